@@ -1,0 +1,58 @@
+"""Presets and prompt sets; their numbers are clamped to what a base can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from realchar.errors import InvalidInput
+from realchar.schema import SizePolicy
+
+PROMPTS = {
+    "base": "Transform the image into a realistic photograph.",
+    "enhanced": (
+        "Transform the image into a realistic photograph of a real person. Keep the composition, framing, camera angle, "
+        "pose, proportions, hairstyle, clothing and colours exactly; add, remove and move nothing. Natural skin with "
+        "pores and fine hair, real fabric and materials, believable eyes, soft photographic light, shallow depth of field."
+    ),
+}
+NEGATIVE = (
+    "anime, manga, cartoon, illustration, drawing, painting, sketch, cel shading, flat colours, outlines, 3d render, "
+    "doll, plastic skin, oily skin, oversaturated, blurry, low resolution, deformed, extra fingers, text, watermark, logo"
+)
+MAX_STEPS = 100
+MAX_CFG = 20.0
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named choice of settings. `long_edge` is in pixels and is bound to the base's own limit."""
+
+    name: str
+    title: str
+    tip: str
+    cfg: float
+    steps: int
+    size: SizePolicy = "safe"
+    long_edge: int | None = None
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("draft", "Quick draft", "See the direction in a third of the time", cfg=5, steps=12, long_edge=768),
+        Preset("daily", "Daily", "Good for most pictures", cfg=7, steps=20),
+        Preset("portrait", "Portrait", "Faces and skin first", cfg=9, steps=25),
+        Preset("batch", "Batch", "Many pictures, even look", cfg=6, steps=15),
+        Preset("official", "Official", "The model makers' setting", cfg=4, steps=40, size="native"),
+    )
+}
+DEFAULT_PRESET = "daily"
+
+
+def get_preset(name: str) -> Preset:
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise InvalidInput(
+            "preset", f"Preset {name!r} is not known; choose one of {', '.join(PRESETS)}.", name=name
+        ) from None

@@ -1,0 +1,77 @@
+"""What the process is told from outside, read once from `REALCHAR_*` variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from realchar.errors import InvalidInput
+
+
+def project_root() -> Path:
+    """Return the checkout that this package runs from, or the working directory when it was installed as a wheel."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "weights").is_dir() else Path.cwd()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Paths, limits and addresses; every field can be set by the variable `REALCHAR_<FIELD>`."""
+
+    root: Path = Path()  # default: project_root()
+    data: Path = Path()  # jobs.sqlite, uploads and results; default <root>/data
+    weights: Path = Path()  # LoRA versions; default <root>/weights
+    base: str = ""  # a diffusers folder; default <weights>/demo
+    device: str = "auto"  # auto, cpu, cuda, cuda:1 …
+    host: str = "127.0.0.1"
+    port: int = 7860
+    upload_mb: int = 40  # largest upload
+    max_megapixels: int = 180  # largest picture that is decoded
+    lease_s: float = 15.0  # a worker that is silent for longer has lost its job
+    uploads_hours: float = 72.0  # uploads that no job needs are deleted after this time
+    max_queued: int = 50  # waiting jobs of one owner
+
+    @property
+    def database(self) -> Path:
+        return self.data / "jobs.sqlite"
+
+    @property
+    def files(self) -> Path:
+        return self.data / "files"
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+        """Read the settings; `overrides` (None values ignored) win over the environment."""
+        env = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            text = env.get(f"REALCHAR_{field.name.upper()}")
+            if text:
+                values[field.name] = _parse(field.name, text, getattr(cls, field.name))
+        values.update({key: value for key, value in overrides.items() if value is not None})
+        settings = cls(**values)
+        root = project_root() if settings.root == Path() else settings.root.resolve()
+        weights = root / "weights" if settings.weights == Path() else settings.weights
+        return replace(
+            settings,
+            root=root,
+            data=(root / "data" if settings.data == Path() else settings.data).resolve(),
+            weights=weights.resolve(),
+            base=settings.base or str(weights.resolve() / "demo"),
+        )
+
+
+def _parse(name: str, text: str, default: Any) -> Any:
+    kind = type(default) if not isinstance(default, Path) else Path
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidInput(
+            "setting",
+            f"REALCHAR_{name.upper()} is {text!r}, but a value like {default!r} is needed.",
+            name=name,
+            value=text,
+        ) from None
