@@ -1,0 +1,146 @@
+"""What this machine has: graphics cards through NVML, RAM (of the container, where one limits it), and disk space.
+
+All sizes are GB of 10**9 bytes. Nothing here imports torch or holds a CUDA context, so readings cost no VRAM.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+GB = 10**9
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """Memory in use and in all, in GB: of a graphics card, or of RAM."""
+
+    kind: Literal["gpu", "ram"]
+    used_gb: float
+    total_gb: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A graphics card that CUDA may use. `index` counts as CUDA does, after `CUDA_VISIBLE_DEVICES`; sizes in GB."""
+
+    index: int
+    name: str
+    total_gb: float
+    free_gb: float
+    driver: str
+
+
+def read_memory(device: str = "auto") -> MemoryReading:
+    """Read the memory of `device` (`cuda:1`, `auto`: the first card); of RAM for `cpu` and where no such card is."""
+    cards = gpus() if device == "auto" or device.startswith("cuda") else []
+    number = device.partition(":")[2]
+    index = int(number) if number.isdigit() else 0
+    if index < len(cards):
+        card = cards[index]
+        return MemoryReading("gpu", card.total_gb - card.free_gb, card.total_gb, card.name)
+    return read_ram()
+
+
+def read_ram() -> MemoryReading:
+    """Read the RAM of the machine, or of the container where its limit is lower."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    total, used = int(memory.total), int(memory.total - memory.available)
+    limit = cgroup_memory(CGROUP)
+    if limit is not None and limit[1] < total:
+        used, total = limit
+    return MemoryReading("ram", used / GB, total / GB, "RAM")
+
+
+def cgroup_memory(root: Path) -> tuple[int, int] | None:
+    """Return the container's memory in use (less droppable file cache) and its limit, in bytes, or None."""
+    for folder, limit, usage, cache_key in (
+        (root, "memory.max", "memory.current", "inactive_file"),
+        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            total, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if total.isdigit():  # version 2 says "max" where there is no limit, version 1 a number beyond any RAM
+            return max(0, used - int(stat.get(cache_key, 0))), int(total)
+    return None
+
+
+def disk_free(path: Path) -> float:
+    """Return the GB that are free where `path` is, or will be."""
+    existing = next(place for place in (path, *path.absolute().parents) if place.exists())
+    return shutil.disk_usage(existing).free / GB
+
+
+def gpus() -> list[Gpu]:
+    """List the NVIDIA cards that CUDA may use; empty where there is no card or no driver that answers."""
+    nvml = _nvml()
+    if nvml is None:
+        return []
+    try:
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        handles = list(_visible(nvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
+        return [_gpu(nvml, index, handle, driver) for index, handle in enumerate(handles)]
+    except nvml.NVMLError:
+        return []
+
+
+def _gpu(nvml: Any, index: int, handle: Any, driver: str) -> Gpu:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return Gpu(index, _text(nvml.nvmlDeviceGetName(handle)), memory.total / GB, memory.free / GB, driver)
+
+
+def _visible(nvml: Any, variable: str | None) -> Iterator[Any]:
+    """Yield the handles that CUDA would see; as in CUDA, the first entry that names no card ends the list."""
+    if variable is None:
+        yield from (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount()))
+        return
+    for entry in map(str.strip, variable.split(",")):
+        try:
+            if entry.isdigit():
+                yield nvml.nvmlDeviceGetHandleByIndex(int(entry))
+            elif entry.startswith(("GPU-", "MIG-")):
+                yield _by_uuid(nvml, entry)
+            else:
+                return
+        except nvml.NVMLError:
+            return
+
+
+def _by_uuid(nvml: Any, entry: str) -> Any:
+    """CUDA takes any unambiguous beginning of a card's id, NVML only the whole."""
+    if entry.startswith("GPU-"):
+        handles = (nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount()))
+        for handle in handles:
+            if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(entry):
+                return handle
+    return nvml.nvmlDeviceGetHandleByUUID(entry)
+
+
+@cache
+def _nvml() -> Any:
+    """Return NVML, started once, or None where it cannot be."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except (ImportError, OSError):
+        return None
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _text(value: str | bytes) -> str:  # old NVML bindings return bytes
+    return value.decode() if isinstance(value, bytes) else value
