@@ -1,0 +1,165 @@
+"""What lies on this disk: the base (a diffusers folder) and the LoRA versions under `weights/`. Reads headers only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from realchar.errors import ModelError, NotFound
+
+COMPONENTS = ("transformer", "vae", "text_encoder", "tokenizer", "processor", "scheduler")
+PIPELINE = "QwenImageEditPlusPipeline"
+
+
+@dataclass(frozen=True)
+class BaseInfo:
+    """A base on disk. `long_edge` (pixels) and `native_area` (pixels²) are its size limits, `width` the transformer's."""
+
+    path: Path
+    name: str
+    title: str
+    demo: bool
+    notice: str
+    long_edge: int
+    native_area: int
+    weight_bytes: int  # of all components, as stored
+    width: int
+    fingerprint: str  # of configs and file sizes: names the base in a result without reading 50 GB
+
+
+@dataclass(frozen=True)
+class WeightsInfo:
+    """A LoRA version. `name` is the key of the listing; `version` its training steps, from the trailing number."""
+
+    name: str
+    title: str
+    version: int | None
+    bytes: int
+    path: Path
+
+
+def load_base(folder: Path | str) -> BaseInfo:
+    """Read a diffusers folder's configs. `realchar.json` beside `model_index.json` may narrow the size limits."""
+    path = Path(folder)
+    index = _read_json(path / "model_index.json", path)
+    if index.get("_class_name") != PIPELINE:
+        raise ModelError(
+            "base_kind",
+            f"Base {str(path)!r} is a {index.get('_class_name')!r}, but a {PIPELINE!r} folder is needed.",
+            path=str(path),
+        )
+    missing = [name for name in COMPONENTS if not (path / name).is_dir()]
+    if missing:
+        raise ModelError(
+            "base_incomplete",
+            f"Base {str(path)!r} lacks {', '.join(missing)}; copy the folder again.",
+            path=str(path),
+            missing=missing,
+        )
+    config = _read_json(path / "transformer" / "config.json", path)
+    own = _read_json(path / "realchar.json", path) if (path / "realchar.json").exists() else {}
+    files = sorted(file for name in COMPONENTS for file in (path / name).iterdir() if file.is_file())
+    return BaseInfo(
+        path=path,
+        name=path.name,
+        title=own.get("title", path.name),
+        demo=bool(own.get("demo", False)),
+        notice=own.get("notice", ""),
+        long_edge=int(own.get("long_edge", 1024)),
+        native_area=int(own.get("native_area", 1024 * 1024)),
+        weight_bytes=sum(file.stat().st_size for file in files if file.suffix == ".safetensors"),
+        width=int(config["num_attention_heads"]) * int(config["attention_head_dim"]),
+        fingerprint=_fingerprint(path, files),
+    )
+
+
+def _read_json(file: Path, base: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(
+            "base_missing",
+            f"No base at {str(base)!r}: {file.name} is not there; give the path of a diffusers folder with --base.",
+            path=str(base),
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ModelError("base_damaged", f"{str(file)!r} can't be read ({error}); copy the base again.") from error
+    if not isinstance(data, dict):
+        raise ModelError("base_damaged", f"{str(file)!r} is not a JSON object; copy the base again.")
+    return data
+
+
+def _fingerprint(base: Path, files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(base).as_posix()}:{file.stat().st_size}\n".encode())
+        if file.name == "config.json":
+            digest.update(file.read_bytes())
+        elif (
+            file.suffix == ".safetensors"
+        ):  # the header alone tells bases of one architecture apart badly, so add a page
+            with file.open("rb") as handle:
+                digest.update(handle.read(4096))
+                handle.seek(-min(4096, file.stat().st_size), os.SEEK_END)
+                digest.update(handle.read(4096))
+    return digest.hexdigest()[:16]
+
+
+def scan_weights(folder: Path) -> list[WeightsInfo]:
+    """List the LoRA files in `folder` and below, the highest version first; base folders in it are passed over."""
+    found = [
+        WeightsInfo(
+            name=file.relative_to(folder).with_suffix("").as_posix(),
+            title=file.stem,
+            version=trailing_number(file.stem),
+            bytes=file.stat().st_size,
+            path=file,
+        )
+        for file in _lora_files(folder)
+    ]
+    return sorted(found, key=lambda info: (-1 if info.version is None else info.version, info.name), reverse=True)
+
+
+def _lora_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        if "model_index.json" in names:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            file = Path(parent, name)
+            if name.endswith(".safetensors") and not name.startswith(".") and file.is_file():
+                yield file
+
+
+def trailing_number(stem: str) -> int | None:
+    """Return the training steps in a file name: its last group of digits (`…_v2511_0008500` → 8500)."""
+    match = re.search(r"(\d+)\D*$", stem)
+    return int(match.group(1)) if match else None
+
+
+def get_weights(folder: Path, name: str) -> WeightsInfo:
+    """Look `name` up in the listing, by its key or by its file name; never as a path."""
+    listing = scan_weights(folder)
+    wanted = name.removesuffix(".safetensors")
+    for info in listing:
+        if info.name == wanted:
+            return info
+    same = [info for info in listing if info.title == wanted]
+    if len(same) == 1:
+        return same[0]
+    known = ", ".join(info.name for info in listing[:5]) or "none"
+    raise NotFound(
+        "weights_unknown", f"LoRA version {name!r} is not in the weights folder (there: {known}).", name=name
+    )
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,0 +1,157 @@
+"""`realchar convert IN -o OUT`: one picture, in this process, with progress."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+from realchar.catalog import BaseInfo, load_base, scan_weights
+from realchar.convert import convert
+from realchar.errors import InvalidInput
+from realchar.images import prepare
+from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset
+from realchar.requests import checked, prepare_options
+from realchar.results import FORMATS
+from realchar.schema import EditRequest, Event, LoraRef, Planned, Prepared, Saved, Stage, Step, Tick, event_json
+from realchar.settings import Settings
+
+STAGE_WORDS = {
+    "load": "Loading",
+    "preprocess": "Preparing",
+    "encode_text": "Reading the prompt",
+    "encode_image": "Reading the picture",
+    "plan": "Planning memory",
+    "denoise": "Denoising",
+    "decode": "Decoding",
+    "finish": "Saving",
+}
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("convert", help="convert one picture")
+    parser.add_argument("input", type=Path, metavar="IN", help="the picture: PNG, JPEG, WebP, TIFF …")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="OUT.png, .jpg or .webp")
+    parser.add_argument("--preset", default=DEFAULT_PRESET, choices=PRESETS, help="default: %(default)s")
+    parser.add_argument(
+        "--weights", metavar="NAME", help="LoRA version, or none; default: the newest, none if there is none"
+    )
+    parser.add_argument("--strength", type=float, default=1.0, metavar="S", help="LoRA strength, default %(default)s")
+    parser.add_argument("--steps", type=int, metavar="N", help="default: the preset's")
+    parser.add_argument("--cfg", type=float, metavar="S", help="guidance scale, default: the preset's")
+    parser.add_argument("--seed", type=int, default=-1, metavar="N", help="default: drawn, and told in the result")
+    parser.add_argument("--prompt", default=PROMPTS["base"], metavar="T")
+    parser.add_argument("--negative", default=NEGATIVE, metavar="T")
+    parser.add_argument("--size", choices=("safe", "native"), help="default: the preset's")
+    parser.add_argument("--no-stamp", action="store_true", help="write only the clean picture, under the asked name")
+    parser.add_argument("--base", metavar="PATH", help="a diffusers folder; default: the embedded demo base")
+    parser.add_argument("--json", action="store_true", help="write events as JSON lines to standard output")
+    parser.set_defaults(run=run)
+
+
+def build_request(args: argparse.Namespace, settings: Settings) -> EditRequest:
+    """Return the request that the options and the preset make; options win."""
+    preset = get_preset(args.preset)
+    name = args.weights
+    if name is None:
+        listing = scan_weights(settings.weights)
+        name = listing[0].name if listing else "none"
+    return EditRequest(
+        prompt=args.prompt,
+        negative_prompt=args.negative,
+        steps=preset.steps if args.steps is None else args.steps,
+        cfg=preset.cfg if args.cfg is None else args.cfg,
+        seed=args.seed,
+        size=args.size or preset.size,
+        long_edge=preset.long_edge,
+        loras=() if name == "none" else (LoraRef(name, args.strength),),
+        preset=preset.name,
+        stamp=not args.no_stamp,
+    )
+
+
+def targets_of(output: Path, stamp: bool) -> dict[str, Path]:
+    """Return where the copies go: `OUT.png` stamped with `OUT.clean.png` beside it, or only the clean one."""
+    if output.suffix.lower() not in FORMATS:
+        message = f"{output.name!r} is no name for a picture; end it in {', '.join(FORMATS)}."
+        raise InvalidInput("suffix", message, name=output.name)
+    if not stamp:
+        return {"clean": output}
+    return {"clean": output.with_name(f"{output.stem}.clean{output.suffix}"), "stamped": output}
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = Settings.load(base=args.base)
+    base = load_base(settings.base)
+    targets = targets_of(args.output, not args.no_stamp)
+    request = checked(build_request(args, settings), settings.weights)
+    show = _show_json if args.json else _Terminal(base).show
+    with closing(_events(args.input, request, targets, base, settings)) as events:
+        for event in events:
+            show(event)
+    return 0
+
+
+def _events(
+    source: Path, request: EditRequest, targets: dict[str, Path], base: BaseInfo, settings: Settings
+) -> Generator[Event, None, None]:
+    """Refuse a bad picture before torch is imported, which takes seconds; then load the base and convert."""
+    options = prepare_options(base, request.size, request.long_edge, settings.max_megapixels)
+    prepare(source, options)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    yield Stage("load")
+    from realchar.engine.pipeline import Engine
+
+    engine = Engine.load(base, settings.device)
+    yield from convert(engine, request, source, options, settings.weights, targets)
+
+
+def _show_json(event: Event) -> None:
+    if not isinstance(event, Tick):
+        print(json.dumps({"event": event.kind, **event_json(event)}, ensure_ascii=False), flush=True)
+
+
+class _Terminal:
+    """Progress for people: one live line on a terminal, a line a stage and none for steps elsewhere. On stderr."""
+
+    def __init__(self, base: BaseInfo) -> None:
+        self.live = sys.stderr.isatty()
+        self.began = time.monotonic()
+        self.stage = ""
+        if base.notice:
+            self._line(base.notice)
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Stage):
+            self.stage = STAGE_WORDS[event.stage]
+            self._status(f"{self.stage}…") if self.live else self._line(f"{self.stage}…")
+        elif isinstance(event, Prepared):
+            self._line(_sizes(event))
+            for note in event.notes:
+                self._line(f"  · {note['text']}")
+        elif isinstance(event, Planned):
+            self._line(f"{event.mode}, {event.resident}/{event.blocks} blocks resident, {event.device}, {event.dtype}")
+        elif isinstance(event, Step) and self.live:
+            done = round(24 * event.i / event.n)
+            bar = "█" * done + "░" * (24 - done)
+            self._status(f"{self.stage} {bar} step {event.i}/{event.n}, about {event.eta_s:.0f} s left")
+        elif isinstance(event, Saved):
+            self._line(f"Done in {time.monotonic() - self.began:.1f} s, seed {event.params['request']['seed']}:")
+            for role, name in sorted(event.files.items(), reverse=True):
+                self._line(f"  {name} ({role})")
+
+    def _status(self, text: str) -> None:
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+    def _line(self, text: str) -> None:
+        print(("\r\x1b[2K" if self.live else "") + text, file=sys.stderr, flush=True)
+
+
+def _sizes(event: Prepared) -> str:
+    (w, h), (pw, ph) = event.source, event.prepared
+    return f"{w}×{h} → {pw}×{ph} (LANCZOS, RGB on white)"

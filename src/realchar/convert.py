@@ -1,0 +1,59 @@
+"""One conversion from the user's file to the result files: preprocess, run the engine, stamp, save."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from realchar.catalog import file_sha256, get_weights
+from realchar.images import PrepareOptions, prepare
+from realchar.results import parameters, save, stamped
+from realchar.schema import Decoded, EditRequest, Event, Prepared, Saved, Stage
+
+if TYPE_CHECKING:
+    from realchar.engine.pipeline import Engine
+
+
+def convert(
+    engine: Engine,
+    request: EditRequest,
+    source: Path,
+    options: PrepareOptions,
+    weights: Path,
+    targets: dict[str, Path],
+) -> Iterator[Event]:
+    """Convert `source` and write `targets` (roles `stamped`, `clean`, `before`); the last event is `Saved`.
+
+    Closing the generator at any point frees what the engine held and leaves no file.
+    """
+    began = time.monotonic()
+    yield Stage("preprocess")
+    picture = prepare(source, options)
+    report = picture.report
+    yield Prepared(report["source"]["size"], report["prepared"]["size"], report["padded"], report["notes"])
+    files = [get_weights(weights, ref.name) for ref in request.loras]
+    loras = [
+        {**asdict(ref), "version": info.version, "sha256": file_sha256(info.path)}
+        for ref, info in zip(request.loras, files, strict=True)
+    ]
+    decoded: Decoded | None = None
+    for event in engine.run(request, picture.padded, picture.box, [info.path for info in files]):
+        if isinstance(event, Decoded):
+            decoded = event
+        else:
+            yield event
+    assert decoded is not None
+    yield Stage("finish")
+    seconds = time.monotonic() - began
+    facts: dict[str, Any] = {**decoded.facts, "loras": loras, "source": report["source"], "seconds": round(seconds, 2)}
+    params = parameters(request, decoded.image.size, facts)
+    if "before" in targets:
+        save(picture.picture, targets["before"])
+    if "clean" in targets:
+        save(decoded.image, targets["clean"], params)
+    if "stamped" in targets:  # last: where it stands, all of them do
+        save(stamped(decoded.image, params), targets["stamped"], params)
+    yield Saved({role: path.name for role, path in targets.items()}, params, time.monotonic() - began)

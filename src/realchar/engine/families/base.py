@@ -1,0 +1,43 @@
+"""What the pipeline asks of a model family. A second family is one more module with these names."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from PIL.Image import Image
+from torch import Tensor
+
+from realchar.engine.denoise import Branch, ImageShape
+from realchar.engine.lora import AdapterSet
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An encoded reference picture: its tokens (1, R, C), latents (1, C, h, w) normalised, pixels (1, 3, H, W)."""
+
+    tokens: Tensor
+    latents: Tensor
+    pixels: Tensor
+    shape: ImageShape
+
+
+class ModelFamily(Protocol):
+    """Components on one device, and the steps between picture, prompt and latents."""
+
+    device: torch.device
+    dtype: torch.dtype
+    adapters: AdapterSet
+
+    @property
+    def num_blocks(self) -> int: ...
+    def encode_prompt(self, picture: Image, prompt: str) -> Tensor: ...
+    def encode_image(self, picture: Image) -> Reference: ...
+    def scheduler(self, steps: int, num_tokens: int) -> FlowMatchEulerDiscreteScheduler: ...
+    def noise(self, shape: ImageShape, seed: int) -> Tensor: ...
+    def velocities(self, branches: list[Branch]) -> Generator[None, None, list[Tensor]]: ...
+    def unpack(self, tokens: Tensor, shape: ImageShape) -> Tensor: ...
+    def decode(self, latents: Tensor) -> Tensor: ...

@@ -1,0 +1,175 @@
+"""Qwen-Image-Edit-2511: its components over diffusers' and transformers' own classes, on one device.
+
+Facts are those of `QwenImageEditPlusPipeline` (diffusers 0.42) and of the model's configs; a test holds the two equal.
+The one difference that is meant: the reference is encoded at exactly the size of the output, never rescaled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
+from PIL.Image import Image, Resampling
+from torch import Tensor
+from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
+from transformers.utils.logging import disable_progress_bar
+
+from realchar.engine.denoise import Branch, ImageShape, lockstep
+from realchar.engine.families.base import Reference
+from realchar.engine.lora import AdapterSet
+from realchar.engine.weights import WeightSource
+from realchar.errors import ModelError
+
+TEMPLATE = (
+    "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
+    "background), then explain how the user's text instruction should alter or modify the image. Generate a new image "
+    "that meets the user's requirements while maintaining consistency with the original input where appropriate."
+    "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+)
+TEMPLATE_TOKENS = 64  # the system part, dropped from the embeddings
+IMAGE_PAD = "<|image_pad|>"
+PICTURE = f"Picture 1: <|vision_start|>{IMAGE_PAD}<|vision_end|>"
+CONDITION_AREA = 384 * 384  # pixels of the picture that the text encoder looks at
+CONDITION_MULTIPLE = 32
+PATCH = 2  # latents of a token's side
+VAE_FACTOR = 8  # pixels of a latent's side
+
+
+class QwenImageEdit:
+    """Components of one base, resident on `device`. bfloat16 on a GPU, float32 on the CPU."""
+
+    def __init__(
+        self,
+        transformer: QwenImageTransformer2DModel,
+        vae: AutoencoderKLQwenImage,
+        text_encoder: Qwen2_5_VLForConditionalGeneration,
+        tokenizer: Qwen2Tokenizer,
+        image_processor: Qwen2VLImageProcessorPil,
+        scheduler_config: dict[str, object],
+        source: WeightSource,
+    ) -> None:
+        self.transformer = transformer.eval().requires_grad_(False)
+        self.vae = vae.eval().requires_grad_(False)
+        self.text_encoder = text_encoder.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.image_processor = image_processor
+        self.scheduler_config = scheduler_config
+        self.adapters = AdapterSet(transformer, source)
+        self.device: torch.device = transformer.device
+        self.dtype: torch.dtype = transformer.dtype
+        shape = (1, -1, 1, 1, 1)
+        self._mean = torch.tensor(vae.config.latents_mean, device=self.device, dtype=self.dtype).view(shape)
+        self._std = torch.tensor(vae.config.latents_std, device=self.device, dtype=self.dtype).view(shape)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> QwenImageEdit:
+        """Read a diffusers folder; never asks the network. Raises ModelError when it can't be read."""
+        disable_progress_bar()  # our own events tell how loading goes
+        try:
+            transformer = QwenImageTransformer2DModel.from_pretrained(
+                folder / "transformer", torch_dtype=dtype, local_files_only=True
+            )
+            vae = AutoencoderKLQwenImage.from_pretrained(folder / "vae", torch_dtype=dtype, local_files_only=True)
+            text_encoder = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+                folder / "text_encoder", dtype=dtype, local_files_only=True
+            )
+            tokenizer = Qwen2Tokenizer.from_pretrained(folder / "tokenizer", local_files_only=True)
+            image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder / "processor", local_files_only=True)
+            config = FlowMatchEulerDiscreteScheduler.load_config(folder / "scheduler", local_files_only=True)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ModelError(
+                "base_damaged",
+                f"Base {str(folder)!r} can't be read ({first}); copy the folder again.",
+                path=str(folder),
+            ) from error
+        text_encoder.lm_head = torch.nn.Identity()  # embeddings are the last hidden state; the head is never used
+        for model in (transformer, vae, text_encoder):
+            model.to(device)
+        source = WeightSource(folder / "transformer")
+        return cls(transformer, vae, text_encoder, tokenizer, image_processor, dict(config), source)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.transformer.transformer_blocks)
+
+    def encode_prompt(self, picture: Image, prompt: str) -> Tensor:
+        """Return the embeddings (1, L, joint_attention_dim) of the prompt as read beside the picture."""
+        vision = self.image_processor(images=[_condition(picture)], return_tensors="pt")
+        grid = vision["image_grid_thw"]
+        num_pads = int(grid[0].prod()) // self.image_processor.merge_size**2
+        text = TEMPLATE.format(PICTURE.replace(IMAGE_PAD, IMAGE_PAD * num_pads) + prompt)
+        tokens = self.tokenizer(text, return_tensors="pt").to(self.device)
+        pads = tokens["input_ids"] == self.tokenizer.convert_tokens_to_ids(IMAGE_PAD)
+        output = self.text_encoder.model(
+            input_ids=tokens["input_ids"],
+            attention_mask=tokens["attention_mask"],
+            pixel_values=vision["pixel_values"].to(self.device, self.dtype),
+            image_grid_thw=grid.to(self.device),
+            mm_token_type_ids=pads.int(),
+        )
+        embeds: Tensor = output.last_hidden_state[:, TEMPLATE_TOKENS:]
+        return embeds.to(self.dtype)
+
+    def encode_image(self, picture: Image) -> Reference:
+        """Encode a picture whose sides are multiples of 16 at its own size."""
+        array = np.asarray(picture, dtype=np.float32) / 255.0
+        pixels = torch.from_numpy(array).permute(2, 0, 1)[None] * 2.0 - 1.0
+        pixels = pixels.to(self.device, self.dtype)
+        latents = (self.vae.encode(pixels[:, :, None]).latent_dist.mode() - self._mean) / self._std
+        rows, columns = latents.shape[-2] // PATCH, latents.shape[-1] // PATCH
+        return Reference(pack(latents), latents[:, :, 0], pixels, (1, rows, columns))
+
+    def scheduler(self, steps: int, num_tokens: int) -> FlowMatchEulerDiscreteScheduler:
+        """Return a scheduler of its own for one run of `steps` steps on `num_tokens` noise tokens."""
+        scheduler = FlowMatchEulerDiscreteScheduler.from_config(self.scheduler_config)
+        config = scheduler.config
+        slope = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)
+        mu = config.base_shift + slope * (num_tokens - config.base_image_seq_len)
+        sigmas = np.linspace(1.0, 1 / steps, steps)
+        scheduler.set_timesteps(sigmas=sigmas.tolist(), mu=mu, device=self.device)
+        scheduler.set_begin_index(0)
+        return scheduler
+
+    def noise(self, shape: ImageShape, seed: int) -> Tensor:
+        """Return the packed noise (1, T, in_channels); drawn on the CPU, so that a seed means the same everywhere."""
+        _, rows, columns = shape
+        size = (1, self.vae.config.z_dim, 1, rows * PATCH, columns * PATCH)
+        generator = torch.Generator().manual_seed(seed)
+        return pack(torch.randn(size, generator=generator, dtype=self.dtype)).to(self.device)
+
+    def velocities(self, branches: list[Branch]) -> Generator[None, None, list[Tensor]]:
+        return lockstep(self.transformer, branches)
+
+    def unpack(self, tokens: Tensor, shape: ImageShape) -> Tensor:
+        """Return packed tokens (1, T, C) as latents (1, C / 4, rows * 2, columns * 2), still normalised."""
+        _, rows, columns = shape
+        latents = tokens.view(1, rows, columns, -1, PATCH, PATCH).permute(0, 3, 1, 4, 2, 5)
+        return latents.reshape(1, -1, rows * PATCH, columns * PATCH)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Decode normalised latents (1, C, h, w) to pixels (1, 3, 8 h, 8 w) in -1…1."""
+        raw = latents[:, :, None].to(self.dtype) * self._std + self._mean
+        pixels: Tensor = self.vae.decode(raw, return_dict=False)[0][:, :, 0]
+        return pixels
+
+
+def pack(latents: Tensor) -> Tensor:
+    """Return latents (1, C, 1, h, w) as tokens of 2 x 2 latents: (1, h / 2 * w / 2, C * 4)."""
+    _, channels, _, height, width = latents.shape
+    tokens = latents.reshape(1, channels, height // PATCH, PATCH, width // PATCH, PATCH).permute(0, 2, 4, 1, 3, 5)
+    return tokens.reshape(1, (height // PATCH) * (width // PATCH), channels * PATCH * PATCH)
+
+
+def _condition(picture: Image) -> Image:
+    """Return the picture at about 384² pixels, sides to multiples of 32, as the text encoder sees it."""
+    ratio = picture.width / picture.height
+    width = math.sqrt(CONDITION_AREA * ratio)
+    sides = [max(1, round(side / CONDITION_MULTIPLE)) * CONDITION_MULTIPLE for side in (width, width / ratio)]
+    return picture.resize((sides[0], sides[1]), Resampling.LANCZOS)

@@ -1,0 +1,88 @@
+"""LoRA versions on resident weights: added to the pristine weights from disk, so that removing one is exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from realchar.engine.lora_formats import parse
+from realchar.engine.weights import WeightSource
+from realchar.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One LoRA file, checked: for each module its factors up (out, rank) and down (rank, in), scaled by alpha/rank."""
+
+    path: Path
+    layout: str
+    factors: dict[str, tuple[Tensor, Tensor, float]]
+
+
+def load_adapter(path: Path, transformer: nn.Module) -> Adapter:
+    """Read and check a whole file before anything is touched. Raises ModelError with what does not fit."""
+    linears = {name: module for name, module in transformer.named_modules() if isinstance(module, nn.Linear)}
+    try:
+        with safe_open(path, framework="pt") as file:
+            layout, found = parse(file.keys(), frozenset(linears), path.name)
+            tensors = {
+                name: {factor: file.get_tensor(key) for factor, key in keys.items()} for name, keys in found.items()
+            }
+    except (OSError, SafetensorError) as error:
+        raise ModelError("lora_damaged", f"LoRA {path.name!r} can't be read ({error}); download it again.") from error
+    factors = {name: _factors(path.name, name, linears[name], parts) for name, parts in tensors.items()}
+    return Adapter(path, layout, factors)
+
+
+def _factors(file: str, name: str, linear: nn.Linear, parts: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
+    up, down = parts["up"].float(), parts["down"].float()
+    rank = down.shape[0]
+    if up.shape != (linear.out_features, rank) or down.shape != (rank, linear.in_features):
+        raise ModelError(
+            "lora_base",
+            f"LoRA {file!r} does not fit {name!r}: factors {tuple(up.shape)} and {tuple(down.shape)} on a weight of "
+            f"{linear.out_features}x{linear.in_features}; choose one made for this base.",
+            file=file,
+        )
+    scale = float(parts["alpha"].float().item()) / rank if "alpha" in parts else 1.0
+    if not (torch.isfinite(up).all() and torch.isfinite(down).all()):
+        raise ModelError(
+            "lora_nan", f"LoRA {file!r} holds values that are no numbers in {name!r}; download it again.", file=file
+        )
+    return up, down, scale
+
+
+class AdapterSet:
+    """What is added to a transformer's weights now. `use` changes it; the weights always equal pristine + sum."""
+
+    def __init__(self, transformer: nn.Module, source: WeightSource) -> None:
+        self._transformer = transformer
+        self._source = source
+        self._active: tuple[tuple[Path, int, float], ...] = ()
+        self._touched: set[str] = set()
+
+    @torch.no_grad()
+    def use(self, versions: list[tuple[Path, float]]) -> None:
+        """Make exactly these files, with their strengths, effective; does nothing when they are already."""
+        wanted = tuple((path, path.stat().st_mtime_ns, strength) for path, strength in versions)
+        if wanted == self._active:
+            return
+        adapters = [(load_adapter(path, self._transformer), strength) for path, strength in versions]
+        names = {name for adapter, _ in adapters for name in adapter.factors}
+        self._active = ()  # until all are refreshed, nothing may be taken for effective
+        for name in sorted(names | self._touched):
+            weight = self._transformer.get_submodule(name).weight
+            assert isinstance(weight, Tensor)
+            pristine = self._source.tensor(f"{name}.weight", weight.device).float()
+            for adapter, strength in adapters:
+                if name in adapter.factors:
+                    up, down, scale = adapter.factors[name]
+                    pristine.addmm_(up.to(weight.device), down.to(weight.device), alpha=scale * strength)
+            weight.copy_(pristine)
+            self._touched.add(name)
+        self._touched = names
+        self._active = wanted

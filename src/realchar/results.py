@@ -1,0 +1,172 @@
+"""Result files: stamped and clean copy, all parameters inside, written atomically; and reading the parameters back.
+
+PNG carries the text chunks `parameters` (the form that A1111 made common) and `realcharacters` (a JSON block); JPEG and
+WebP carry the same two in the EXIF UserComment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import ExifTags, Image, PngImagePlugin, UnidentifiedImageError
+
+from realchar import __version__
+from realchar.errors import InvalidInput, JobError
+from realchar.schema import EditRequest
+from realchar.watermark import stamp, stamp_text
+
+CHUNK = "realcharacters"
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+_USER_COMMENT = 0x9286
+_UNICODE = b"UNICODE\0"
+
+
+def parameters(request: EditRequest, size: tuple[int, int], facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON block: the request, the size in pixels, and `facts` (base, LoRA hashes, plan, source …)."""
+    return {"app": "RealCharacters", "version": __version__, "request": request.to_json(), "size": list(size), **facts}
+
+
+def parameters_text(params: dict[str, Any]) -> str:
+    """Return the same as the line that image browsers know: prompt, negative prompt, `Steps: …, Seed: …`."""
+    request = EditRequest.from_json(params["request"])
+    base, loras = params.get("base", {}), params.get("loras", [])
+    pairs = {
+        "Steps": request.steps,
+        "Sampler": "Euler (flow matching)",
+        "CFG scale": request.cfg,
+        "Seed": request.seed,
+        "Size": "{}x{}".format(*params["size"]),
+        "Model hash": base.get("fingerprint"),
+        "Model": base.get("title"),
+        "Lora hashes": '"' + ", ".join(f"{x['name']}: {x['sha256'][:12]}" for x in loras) + '"' if loras else None,
+        "Lora strengths": ", ".join(f"{x['strength']:g}" for x in loras) if loras else None,
+        "Size policy": request.size,
+        "Preset": request.preset,
+        "Version": f"RealCharacters {params['version']}",
+    }
+    line = ", ".join(f"{key}: {value}" for key, value in pairs.items() if value is not None)
+    return f"{request.prompt}\nNegative prompt: {request.negative_prompt}\n{line}"
+
+
+def version_label(request: EditRequest, loras: list[dict[str, Any]]) -> str:
+    """Return how the stamp names the weights: `v3056`, `base` without a LoRA, the name where it has no number."""
+    if not request.loras:
+        return "base"
+    first = loras[0]
+    label = f"v{first['version']}" if first.get("version") is not None else str(first["name"])[:24]
+    label = label if label.isascii() else first["sha256"][:8]
+    return label + "".join(f"+{len(loras) - 1}" for _ in loras[1:2])
+
+
+def stamped(image: Image.Image, params: dict[str, Any]) -> Image.Image:
+    request = EditRequest.from_json(params["request"])
+    return stamp(image, stamp_text(request, version_label(request, params.get("loras", [])), image.size))
+
+
+def save(image: Image.Image, target: Path, params: dict[str, Any] | None = None) -> None:
+    """Write the picture with its parameters; after any failure there is the old file, or none, never half of one.
+
+    Raises InvalidInput for an unknown suffix, JobError when the disk is full or the folder can't be written.
+    """
+    kind = FORMATS.get(target.suffix.lower())
+    if kind is None:
+        message = f"{target.name!r} is no name for a picture; end it in {', '.join(FORMATS)}."
+        raise InvalidInput("suffix", message, name=target.name)
+    options: dict[str, Any] = {"PNG": {"compress_level": 4}, "JPEG": {"quality": 95, "subsampling": 0}}.get(
+        kind, {"lossless": True}
+    )
+    if params is not None:
+        options |= {"pnginfo": _png_info(params)} if kind == "PNG" else {"exif": _exif(params)}
+    _atomic(target, lambda file: image.save(file, kind, **options))
+
+
+def _atomic(target: Path, write: Callable[[Any], None]) -> None:
+    part = target.with_name(f".{secrets.token_hex(6)}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w+b") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        message = f"{target.name!r} could not be written ({error.strerror}); free some space or choose another folder."
+        raise JobError("disk", message, name=target.name) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    if sys.platform == "win32":  # folders can't be opened there; the rename is journalled
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _png_info(params: dict[str, Any]) -> PngImagePlugin.PngInfo:
+    info = PngImagePlugin.PngInfo()
+    text = parameters_text(params)
+    if text.isascii():
+        info.add_text("parameters", text)
+    else:
+        info.add_itxt("parameters", text)
+    info.add_itxt(CHUNK, json.dumps(params, ensure_ascii=False))
+    return info
+
+
+def _exif(params: dict[str, Any]) -> Image.Exif:
+    exif = Image.Exif()
+    text = parameters_text(params) + f"\n{CHUNK}: " + json.dumps(params, ensure_ascii=False)
+    exif.get_ifd(ExifTags.IFD.Exif)[_USER_COMMENT] = _UNICODE + text.encode("utf-16-be")
+    return exif
+
+
+def read_params(file: Path) -> dict[str, Any] | None:
+    """Return the JSON block of a result, or None when the file carries none that can be trusted to be one."""
+    try:
+        with Image.open(file, formats=("PNG", "JPEG", "WEBP")) as image:
+            block = _block(image)
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+    try:
+        params = json.loads(block) if block else None
+    except (ValueError, RecursionError):
+        return None
+    ours = (
+        isinstance(params, dict) and params.get("app") == "RealCharacters" and isinstance(params.get("request"), dict)
+    )
+    return params if ours else None
+
+
+def _block(image: Image.Image) -> str | None:
+    text = image.info.get(CHUNK)
+    if isinstance(text, str):
+        return text
+    comment = image.getexif().get_ifd(ExifTags.IFD.Exif).get(_USER_COMMENT)
+    if not isinstance(comment, bytes) or not comment.startswith(_UNICODE):
+        return None
+    return comment[len(_UNICODE) :].decode("utf-16-be", "replace").partition(f"\n{CHUNK}: ")[2]
+
+
+def read_request(file: Path) -> EditRequest | None:
+    """Return the settings that a result was made with; None when it has none, or ones of the wrong kinds."""
+    params = read_params(file)
+    if params is None:
+        return None
+    try:
+        request = EditRequest.from_json(params["request"])
+        kinds: tuple[Any, ...] = (str, str, int, (int, float), int, str, (int, type(None)), tuple, str, bool)
+        values = vars(request).values()
+        return request if all(isinstance(v, kind) for v, kind in zip(values, kinds, strict=True)) else None
+    except (TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,219 @@
+"""The façade that UI, command line and API talk to: uploads, jobs, events, files. Starts without torch.
+
+Every call names the owner; what belongs to another owner does not exist for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from realchar.catalog import BaseInfo, WeightsInfo, load_base, scan_weights
+from realchar.engine.memory import Footprint, estimate_bytes
+from realchar.errors import JobError, NotFound
+from realchar.images import prepare
+from realchar.jobs.store import EventRow, JobStore, UploadRow
+from realchar.machine import read_memory
+from realchar.requests import checked, prepare_options
+from realchar.results import read_request
+from realchar.schema import EditRequest, Job, SizePolicy
+from realchar.settings import Settings
+
+
+@dataclass(frozen=True)
+class Media:
+    """A file that its owner may fetch: `path` on disk, `mime`, and the name to save it under."""
+
+    path: Path
+    mime: str
+    download: str
+
+
+class Service:
+    """One per process; every method is quick and thread-safe."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        settings.files.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.store = JobStore(settings.database, lease_s=settings.lease_s)
+        self._base = lru_cache(maxsize=1)(load_base)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def base(self) -> BaseInfo:
+        return self._base(self.settings.base)
+
+    def weights(self) -> list[WeightsInfo]:
+        return scan_weights(self.settings.weights)
+
+    # ---- uploads
+
+    def add_upload(
+        self, owner: str, source: Path, name: str, size: SizePolicy = "safe", long_edge: int | None = None
+    ) -> dict[str, Any]:
+        """Take `source` over, prepare it, and return its card; on refusal the file is deleted."""
+        upload = secrets.token_urlsafe(16)
+        file = self.settings.files / f"{upload}.upload"
+        shutil.move(source, file)
+        try:
+            card = self._prepare(owner, upload, file, size, long_edge)
+            params = read_request(file)
+        except BaseException:
+            file.unlink(missing_ok=True)
+            raise
+        mime = _BROWSER_FORMATS.get(card["format"], "")
+        card |= {
+            "id": upload,
+            "name": name,
+            "bytes": file.stat().st_size,
+            "original": file.name if mime else card["exact"],
+            "params": params.to_json() if params else None,
+        }
+        self.store.add_upload(UploadRow(upload, owner, name, file.name, mime, {_policy(size, long_edge): card}))
+        if mime:
+            self.store.add_file(file.name, owner, upload, mime, name)
+        return card
+
+    def card(self, owner: str, upload: str, size: SizePolicy, long_edge: int | None = None) -> dict[str, Any]:
+        """Return the card of an upload for another size; prepared once per size."""
+        row = self._upload(owner, upload)
+        policy = _policy(size, long_edge)
+        if policy not in row.cards:
+            known: dict[str, Any] = next(iter(row.cards.values()))
+            card = known | self._prepare(owner, upload, self.settings.files / row.file, size, long_edge)
+            if not row.mime:
+                card["original"] = card["exact"]
+            self.store.set_card(upload, policy, card)
+            return card
+        found: dict[str, Any] = row.cards[policy]
+        return found
+
+    def _prepare(self, owner: str, upload: str, file: Path, size: SizePolicy, long_edge: int | None) -> dict[str, Any]:
+        base = self.base()
+        options = prepare_options(base, size, long_edge, self.settings.max_megapixels)
+        prepared = prepare(file, options)
+        exact = f"{secrets.token_urlsafe(16)}.png"
+        prepared.picture.save(self.settings.files / exact, "PNG", compress_level=1)
+        self.store.add_file(exact, owner, upload, "image/png", "prepared.png")
+        report = prepared.report
+        memory = read_memory(self.settings.device)
+        footprint = Footprint(weight_bytes=base.weight_bytes, width=base.width, on_gpu=memory.kind == "gpu")
+        need = estimate_bytes(footprint, *prepared.padded.size) / 1e9
+        return {
+            "source": report["source"]["size"],
+            "format": report["source"]["format"],
+            "mode": report["source"]["mode"],
+            "prepared": report["prepared"]["size"],
+            "padded": report["padded"],
+            "notes": report["notes"],
+            "exact": exact,
+            "fits": max(prepared.picture.size) <= base.long_edge and need <= memory.total_gb,
+            "need_gb": round(need, 1),
+            "memory": memory.kind,
+            "total_gb": round(memory.total_gb, 1),
+        }
+
+    def restore(self, owner: str, upload: str) -> EditRequest | None:
+        """Read the settings back from an uploaded result; None when it carries none."""
+        return read_request(self.settings.files / self._upload(owner, upload).file)
+
+    def _upload(self, owner: str, upload: str) -> UploadRow:
+        row = self.store.find_upload(upload, owner)
+        if row is None or not (self.settings.files / row.file).exists():
+            raise NotFound("upload_gone", "The uploaded picture is no longer here; choose it again.", upload=upload)
+        return row
+
+    def drop_old_uploads(self) -> int:
+        """Delete uploads that are older than the set time and that no waiting job needs."""
+        names = self.store.drop_old_uploads(time.time() - self.settings.uploads_hours * 3600)
+        for name in names:
+            (self.settings.files / name).unlink(missing_ok=True)
+        return len(names)
+
+    # ---- jobs
+
+    def submit(self, owner: str, upload: str, request: EditRequest, key: str | None = None) -> Job:
+        """Queue a conversion; the same `key` returns the same job."""
+        row = self._upload(owner, upload)
+        request = checked(request, self.settings.weights)
+        waiting = self.store.num_waiting(owner)
+        if waiting >= self.settings.max_queued:
+            message = f"You already have {waiting} jobs waiting; wait for one or cancel one."
+            raise JobError("queue_full", message, n=waiting)
+        return self.store.submit(owner, upload, row.name, request, key=key)
+
+    def get(self, owner: str, job: str) -> Job:
+        found = self.store.find(job, owner)
+        if found is None:
+            raise NotFound("job_unknown", f"There is no job {job!r} of yours; look at the list of your jobs.", job=job)
+        return found
+
+    def jobs(self, owner: str, limit: int = 50) -> list[Job]:
+        return self.store.list_jobs(owner, limit)
+
+    def cancel(self, owner: str, job: str) -> Job:
+        self.get(owner, job)
+        self.store.cancel(job, owner)
+        return self.get(owner, job)
+
+    def retry(self, owner: str, job: str) -> Job:
+        """Queue a new job with the same picture and settings."""
+        old = self.get(owner, job)
+        return self.submit(owner, old.upload, old.request)
+
+    def position(self, job: Job) -> int:
+        """Return the place in line, 1 = next; 0 when it isn't waiting."""
+        return self.store.position(job.id)
+
+    def events(self, owner: str, after: int, limit: int = 500) -> list[EventRow]:
+        return self.store.events(after, owner=owner, limit=limit)
+
+    def last_event(self) -> int:
+        row = self.store.last_event()
+        return row.id if row else 0
+
+    def media(self, owner: str, name: str) -> Media:
+        row = self.store.find_file(name, owner)
+        if row is None or not (self.settings.files / row.name).is_file():
+            raise NotFound("file_gone", "This file is not here any more; make the picture again.", name=name)
+        return Media(self.settings.files / row.name, row.mime, row.download)
+
+    # ---- the machine
+
+    def engine(self) -> dict[str, Any]:
+        row = self.store.last_event("engine")
+        return row.payload if row else {"state": "starting"}
+
+    def stats(self) -> dict[str, Any]:
+        memory = read_memory(self.settings.device)
+        step = self.store.last_event("step")
+        return {
+            "queue_length": self.store.num_waiting(),
+            "memory": {"memory": memory.kind, "used_gb": memory.used_gb, "total_gb": memory.total_gb},
+            "vram_used_gb": memory.used_gb if memory.kind == "gpu" else None,
+            "s_per_step": step.payload["elapsed_s"] / step.payload["i"] if step else None,
+        }
+
+
+# Formats that every browser shows as they are; of the others the prepared picture is shown instead.
+_BROWSER_FORMATS = {
+    "PNG": "image/png",
+    "JPEG": "image/jpeg",
+    "MPO": "image/jpeg",
+    "WEBP": "image/webp",
+    "GIF": "image/gif",
+    "AVIF": "image/avif",
+}
+
+
+def _policy(size: SizePolicy, long_edge: int | None) -> str:
+    return f"{size}:{long_edge or ''}"
+
+
+__all__ = ["EventRow", "Media", "Service"]
