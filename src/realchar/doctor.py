@@ -157,10 +157,15 @@ def check_gpu(cards: list[Gpu]) -> Finding:
     return Finding("gpu", "ok", "No NVIDIA graphics card; everything runs on the CPU.")
 
 
+def reinstall() -> str:
+    if Path(sys.prefix).name == ".venv":
+        return "Remove the folder .venv and start launch.py again."
+    return f'Install the project anew with this Python: "{sys.executable}" -m pip install -e .'
+
+
 def check_torch(report: Report, cards: list[Gpu]) -> Finding:
     if report.error:
-        remedy = "Remove the folder .venv and start launch.py again."
-        return Finding("torch", "bad", f"PyTorch can't be imported: {report.error}.", remedy)
+        return Finding("torch", "bad", f"PyTorch can't be imported: {report.error}.", reinstall())
     version, cuda = report.values["version"], report.values["cuda"]
     if report.values["usable"]:
         return Finding("torch", "ok", f"PyTorch {version} computes on the graphics card (CUDA {cuda}).")
@@ -185,8 +190,7 @@ def check_torch(report: Report, cards: list[Gpu]) -> Finding:
 
 def check_libraries(report: Report) -> Finding:
     if report.error:
-        remedy = "Remove the folder .venv and start launch.py again."
-        return Finding("libraries", "bad", f"The model classes can't be imported: {report.error}.", remedy)
+        return Finding("libraries", "bad", f"The model classes can't be imported: {report.error}.", reinstall())
     return Finding("libraries", "ok", ", ".join(f"{name} {version}" for name, version in report.values.items()) + ".")
 
 
@@ -264,7 +268,10 @@ def check_models(settings: Settings, torch: Report) -> list[Finding]:
     try:
         base = catalog.load_base(settings.base)
     except ModelError as error:
-        return [Finding("base", "bad", error.message, "Set REALCHAR_BASE to a complete diffusers folder."), weights]
+        return [
+            Finding("base", "bad", error.message, "Give a complete diffusers folder with --base or REALCHAR_BASE."),
+            weights,
+        ]
     title = f"{base.title} at {str(base.path)!r}, {base.weight_bytes / machine.GB:.2f} GB."
     return [Finding("base", "ok", title), weights, check_choice(settings, base, torch)]
 
