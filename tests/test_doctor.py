@@ -110,9 +110,10 @@ def test_hidden_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_data_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
-    data = tmp_path / "我的 data"
-    assert doctor.check_data(data).state == "ok"
-    assert list(tmp_path.iterdir()) == []
+    parent = tmp_path / "我的 files"
+    parent.mkdir()
+    assert doctor.check_data(parent / "data").state == "ok"
+    assert list(parent.iterdir()) == []
 
 
 def test_data_folder_that_cannot_be_one(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_asked_for_a_card_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_models_that_are_there(tmp_path: Path) -> None:
-    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights").mkdir(exist_ok=True)
     (tmp_path / "weights" / "look_v2511_0008500.safetensors").write_bytes(b"x")
     findings = doctor.check_models(settings(tmp_path, base=str(make_base(tmp_path / "base"))), CPU_TORCH)
     assert [(finding.key, finding.state) for finding in findings] == [

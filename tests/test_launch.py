@@ -354,7 +354,7 @@ def test_test_runs_what_setup_cfg_leaves_out(tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            env={**os.environ, "REALCHAR_CHROMIUM": sys.executable},
+            env={**os.environ, "CHROMIUM": sys.executable},
         ).stdout
         for args in ([], ["-m", "not browser"])
     ]
@@ -365,7 +365,7 @@ def test_test_runs_what_setup_cfg_leaves_out(tmp_path: Path) -> None:
 def test_browser_is_found_or_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("REALCHAR_CHROMIUM", raising=False)
+    monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # so without apt-get as well
     monkeypatch.setattr(check, "BROWSER_PLACES", (str(tmp_path / "chrome"),))
     with pytest.raises(SystemExit):
@@ -373,7 +373,7 @@ def test_browser_is_found_or_asked_for(
     assert 'launch.py test -m "not browser"' in capsys.readouterr().err
     (tmp_path / "chrome").touch()
     assert check.ensure_browser() == str(tmp_path / "chrome")
-    monkeypatch.setenv("REALCHAR_CHROMIUM", "mine")
+    monkeypatch.setenv("CHROMIUM", "mine")
     assert check.ensure_browser() == "mine"
 
 

@@ -30,8 +30,8 @@ BROWSER_PLACES = (
 
 
 def find_browser() -> str | None:
-    """Return the browser of the Chromium family that `REALCHAR_CHROMIUM` names or that is installed."""
-    named = os.environ.get("REALCHAR_CHROMIUM")
+    """Return the browser of the Chromium family that `CHROMIUM` names or that is installed."""
+    named = os.environ.get("CHROMIUM")
     if named:
         return named
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -43,7 +43,7 @@ def ensure_browser() -> str:
     if browser is None:
         stop(
             "The browser tests need Chromium, Chrome or Edge: install one (sudo apt-get install chromium), name it in "
-            'REALCHAR_CHROMIUM, or leave them out: python launch.py test -m "not browser"'
+            'CHROMIUM, or leave them out: python launch.py test -m "not browser"'
         )
     return browser
 
@@ -69,7 +69,7 @@ def main(command: str, args: list[str]) -> NoReturn:
     if command == "lint":
         raise SystemExit(0)
     if "-m" not in args:
-        os.environ["REALCHAR_CHROMIUM"] = ensure_browser()
+        os.environ["CHROMIUM"] = ensure_browser()
     # setup.cfg leaves slow and browser tests out; the last -m counts, and an empty one selects everything
     run(Path(sys.executable), ["-m", "pytest", "-m", "", *args])
 
