@@ -65,7 +65,8 @@ def main(command: str, args: list[str]) -> NoReturn:
     if command == "lint" or not args:
         failed = lint()
         if failed:
-            stop(f"Failed: {', '.join(failed)}. Wrong formatting is repaired by: make format")
+            hint = " Repair the formatting with: python launch.py format" if "ruff format" in failed else ""
+            stop(f"Failed: {', '.join(failed)}.{hint}")
     if command == "lint":
         raise SystemExit(0)
     if "-m" not in args:
