@@ -1,0 +1,534 @@
+"""The page in a real browser, over the scripted service; the last test drives the real one with the demo base.
+
+A proxy of Chromium's own is never used and every request is recorded, so that a test fails when the page asks another
+host or when the console shows an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from PIL import Image, ImageDraw, PngImagePlugin
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from playwright.sync_api import Browser, BrowserContext, Page, expect  # noqa: E402
+
+pytestmark = pytest.mark.browser
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "weights" / "demo"
+DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serving(*command: str, port: int, log: Path) -> Iterator[str]:
+    with log.open("ab") as out:
+        process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2) as answer:
+                if answer.status == 200:
+                    break
+            assert process.poll() is None, log.read_text(encoding="utf-8")
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            assert process.wait(8) == 0, log.read_text(encoding="utf-8")
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def fake_app(folder: Path, port: int, step_s: float = 0.12) -> Iterator[str]:
+    with serving(
+        "tests.fakes", str(port), str(folder / "data"), str(step_s), "0", port=port, log=folder / "log"
+    ) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with fake_app(tmp_path_factory.mktemp("app"), free_port()) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield found
+        found.close()
+
+
+class Seen:
+    """What a page asked for and complained about."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.hosts: set[str] = set()
+        self.errors: list[str] = []
+        context.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+        context.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        context.on("weberror", lambda error: self.errors.append(str(error.error)))
+
+
+@pytest.fixture
+def open_page(browser: Browser, url: str) -> Iterator[Any]:
+    contexts: list[tuple[BrowserContext, Seen]] = []
+
+    def start(size: dict[str, int] = DESKTOP, path: str = "", **options: Any) -> Page:
+        context = browser.new_context(viewport=size, **options)
+        contexts.append((context, Seen(context)))
+        page = context.new_page()
+        load(page, url + path)
+        return page
+
+    yield start
+    for context, seen in contexts:
+        context.close()
+        assert seen.hosts - {""} <= {urlsplit(url).netloc}
+        assert seen.errors == []
+
+
+def load(page: Page, url: str) -> None:
+    page.goto(url)
+    page.wait_for_selector("#rc-drop, .rc-card:not([hidden])")
+    page.wait_for_function("window.rc && rc.state.form && rc.state.weights.length >= 0")
+    expect(page.locator(".rc-chip")).to_have_attribute("data-state", re.compile("ready|loading"))
+    page.wait_for_timeout(400)  # Gradio's own first events
+
+
+def art(size: tuple[int, int] = (900, 1200), **text: str) -> bytes:
+    image = Image.new("RGB", size, "#8c7aa3")
+    draw = ImageDraw.Draw(image)
+    w, h = size
+    draw.ellipse((w * 0.25, h * 0.2, w * 0.75, h * 0.7), fill="#f2c9a8", outline="black", width=8)
+    draw.ellipse((w * 0.36, h * 0.4, w * 0.44, h * 0.46), fill="#314a7a")
+    draw.ellipse((w * 0.56, h * 0.4, w * 0.64, h * 0.46), fill="#314a7a")
+    info = PngImagePlugin.PngInfo()
+    for key, value in text.items():
+        info.add_text(key, value)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", pnginfo=info)
+    return buffer.getvalue()
+
+
+def choose(page: Page, name: str = "hero.png", body: bytes = b"", mime: str = "image/png") -> None:
+    page.set_input_files(".rc-file", {"name": name, "mimeType": mime, "buffer": body or art()})
+
+
+def convert(page: Page) -> None:
+    choose(page)
+    page.wait_for_selector(".rc-card:not([hidden])")
+    page.click("#rc-convert")
+
+
+def wait_done(page: Page, timeout: float = 30_000) -> None:
+    page.wait_for_selector(".rc-stamped:visible", timeout=timeout)
+
+
+def slider(page: Page) -> int:
+    return int(page.input_value(".rc-compare input"))
+
+
+# ---- the main path
+
+
+def test_card_shows_what_the_model_will_see(open_page: Any) -> None:
+    page = open_page()
+    choose(page, name="写真 <img src=x onerror=boom()>.png")
+    expect(page.locator(".rc-size")).to_have_text("900×1200 → 288×384 (LANCZOS, RGB on white)")
+    expect(page.locator(".rc-name")).to_have_text("写真 <img src=x onerror=boom()>.png")
+    expect(page.locator(".rc-fits")).to_contain_text("Fits the safe area, about 1.2 of 24.0 GB RAM")
+    expect(page.locator(".rc-box")).to_have_attribute("data-view", "ready")
+    page.get_by_role("button", name="Enlarge: What the model sees").click()
+    expect(page.get_by_role("dialog").locator("img")).to_be_visible()
+    page.get_by_role("button", name="Actual pixels").click()
+    width = page.get_by_role("dialog").locator("img").evaluate("image => image.getBoundingClientRect().width")
+    assert width == 288
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_convert_reload_in_the_middle_slider_download(open_page: Any) -> None:
+    page = open_page()
+    convert(page)
+    expect(page.locator(".rc-step")).to_have_text(re.compile(r"step \d+/20"), timeout=10_000)
+    assert page.get_attribute(".rc-shown", "src").startswith("data:image/jpeg;base64,")
+    expect(page.locator(".rc-memory")).to_have_text(re.compile(r"RAM \d\.\d/24\.0 GB"))
+    expect(page.locator(".rc-plan")).to_contain_text("Offload: resident, 2/2 resident")
+    box = page.locator(".rc-box").bounding_box()
+
+    page.reload()
+    expect(page.locator(".rc-step")).to_have_text(re.compile(r"step \d+/20"), timeout=10_000)
+    assert page.get_attribute(".rc-shown", "src").startswith("data:image/jpeg;base64,")
+    expect(page.locator(".rc-name")).to_have_text("hero.png")  # the picture is still chosen too
+    assert int(page.get_attribute(".rc-run .rc-bar", "aria-valuenow")) > 0
+
+    wait_done(page)
+    after = page.locator(".rc-box").bounding_box()
+    assert (abs(after["width"] - box["width"]), abs(after["height"] - box["height"])) < (2, 2)  # nothing jumped
+    check_slider(page)
+    check_downloads(page)
+    expect(page.locator(".rc-facts")).to_contain_text("No LoRA (base only) · CFG 7 · 20 steps · seed")
+
+
+def check_slider(page: Page) -> None:
+    page.focus(".rc-compare input")
+    for key, value in (("ArrowRight", 51), ("ArrowLeft", 50), ("End", 100), ("Home", 0), ("PageUp", 10)):
+        page.keyboard.press(key)
+        assert slider(page) == value
+    assert page.get_attribute(".rc-compare input", "aria-valuetext") == "90 % after"
+    box = page.locator(".rc-compare").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.1, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, middle, steps=5)
+    page.mouse.up()
+    assert 78 <= slider(page) <= 82
+    assert "80" in page.locator(".rc-b").evaluate("image => getComputedStyle(image).clipPath")[:26]
+    sizes = page.locator(".rc-compare img").evaluate_all("all => all.map(i => [i.naturalWidth, i.naturalHeight])")
+    assert sizes[0] == sizes[1]
+
+
+def check_downloads(page: Page) -> None:
+    """Saved bytes are the stored bytes, and the stamped file differs from the clean one."""
+    saved = []
+    for name in (".rc-stamped", ".rc-clean"):
+        with page.expect_download() as download:
+            page.click(name)
+        body = Path(download.value.path()).read_bytes()
+        address = page.get_attribute(name, "href").partition("?")[0]
+        assert page.request.get(urlsplit(page.url)._replace(path=address).geturl()).body() == body
+        assert download.value.suggested_filename.endswith(".png")
+        saved.append(body)
+    assert saved[0] != saved[1]
+
+
+def test_cancel_then_run_again(open_page: Any) -> None:
+    page = open_page()
+    convert(page)
+    expect(page.locator(".rc-step")).to_have_text(re.compile(r"step \d+/20"), timeout=10_000)
+    page.click(".rc-cancel")
+    expect(page.locator(".rc-veil")).to_have_text(re.compile(r"Cancelled at step \d+ of 20"), timeout=5000)
+    expect(page.locator("#rc-part-jobs li")).to_have_attribute("data-state", "cancelled")
+    page.get_by_role("button", name="Run again").click()
+    expect(page.locator("#rc-part-jobs li")).to_have_count(2)
+    wait_done(page)
+
+
+def test_failed_job_is_a_sentence(open_page: Any) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Prompt").click()
+    page.get_by_label("Prompt", exact=True).fill("please fail")
+    convert(page)
+    alert = page.locator("#rc-part-stage .rc-error")
+    expect(alert).to_have_text("The result has a single colour; lower CFG or strength, then try again.")
+    assert alert.get_attribute("role") == "alert"
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+
+
+def test_two_jobs_line_up_and_can_be_looked_at(open_page: Any) -> None:
+    page = open_page()
+    convert(page)
+    page.wait_for_timeout(1100)  # within a second it would be the same press
+    page.click("#rc-convert")
+    expect(page.locator("#rc-part-jobs li")).to_have_count(2)
+    expect(page.locator(".rc-veil")).to_have_text("Next in line")
+    page.locator("#rc-part-jobs li button").nth(1).click()
+    expect(page.locator(".rc-box")).to_have_attribute("data-view", "running")
+    page.locator("#rc-part-jobs li button").nth(0).click()
+    page.click(".rc-cancel")
+    expect(page.locator(".rc-veil")).to_have_text("Cancelled")
+
+
+def test_double_press_is_one_job(open_page: Any) -> None:
+    page = open_page()
+    choose(page)
+    page.wait_for_selector(".rc-card:not([hidden])")
+    page.dblclick("#rc-convert")
+    expect(page.locator("#rc-part-jobs li")).to_have_count(1)
+    page.wait_for_timeout(500)
+    expect(page.locator("#rc-part-jobs li")).to_have_count(1)
+
+
+# ---- ways in, and what is no picture
+
+
+def test_convert_without_a_picture_says_so(open_page: Any) -> None:
+    page = open_page()
+    page.click("#rc-convert")
+    expect(page.locator("#rc-part-go .rc-error")).to_have_text("Choose a picture first.")
+
+
+def test_not_a_picture_and_too_big(browser: Browser, url: str) -> None:
+    context = browser.new_context(viewport=DESKTOP)
+    page = context.new_page()  # the refusal itself is a line in the console, so this page is not watched for errors
+    load(page, url)
+    choose(page, name="x.png", body=b"<html>no</html>")
+    alert = page.locator("#rc-part-drop .rc-error")
+    expect(alert).to_have_text("This file is not a picture; choose a PNG, JPG, WebP or TIFF.")
+    expect(page.locator("#rc-drop")).to_be_visible()
+    choose(page, body=os.urandom(41_000_000))
+    expect(alert).to_contain_text("41.0 MB is over the limit of 40 MB")
+    choose(page)
+    expect(page.locator(".rc-card")).to_be_visible()
+    expect(alert).to_be_hidden()
+    context.close()
+
+
+@pytest.mark.parametrize("way", ["paste", "drop"])
+def test_paste_and_drop_anywhere(open_page: Any, way: str) -> None:
+    page = open_page()
+    page.evaluate(
+        """async ([way, bytes]) => {
+          const data = new DataTransfer();
+          data.items.add(new File([new Uint8Array(bytes)], "dropped.png", { type: "image/png" }));
+          const event = way === "paste" ? new ClipboardEvent("paste", { clipboardData: data, bubbles: true })
+            : new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
+          document.body.dispatchEvent(event);
+        }""",
+        [way, list(art((60, 80)))],
+    )
+    expect(page.locator(".rc-name")).to_have_text("dropped.png")
+
+
+def test_keyboard_alone(open_page: Any) -> None:
+    page = open_page()
+    page.focus("#rc-drop")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files({"name": "hero.png", "mimeType": "image/png", "buffer": art()})
+    page.wait_for_selector(".rc-card:not([hidden])")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#rc-part-jobs li")).to_have_count(1)
+    wait_done(page)
+
+
+def test_settings_come_back_from_a_result(open_page: Any) -> None:
+    page = open_page()
+    choose(page, body=art(parameters="old"))
+    page.get_by_role("button", name="Restore its settings").click()
+    expect(page.locator("#rc-f-steps input[type=number]")).to_have_value("9")
+    expect(page.locator("#rc-f-cfg input[type=number]")).to_have_value("3")
+    expect(page.locator("#rc-f-seed input")).to_have_value("77")
+    expect(page.locator("#rc-part-drop .rc-note")).to_contain_text("restored")
+    choose(page, body=art(parameters="old"))
+    page.get_by_role("button", name="Use it as the picture").click()
+    expect(page.locator(".rc-ask")).to_have_count(0)
+    expect(page.locator(".rc-card")).to_be_visible()
+
+
+# ---- settings
+
+
+def test_presets_set_numbers_and_edits_make_them_custom(open_page: Any) -> None:
+    page = open_page()
+    page.get_by_text("Quick draft").click()
+    steps, cfg = page.locator("#rc-f-steps input[type=number]"), page.locator("#rc-f-cfg input[type=number]")
+    expect(steps).to_have_value("12")
+    expect(cfg).to_have_value("5")
+    expect(page.get_by_label("Small 288")).to_be_checked()
+    steps.fill("13")
+    steps.blur()
+    expect(page.get_by_label("Custom")).to_be_checked()
+    steps.fill("12")
+    steps.blur()
+    expect(page.get_by_label("Quick draft")).to_be_checked()
+
+
+def test_size_changes_the_card(open_page: Any) -> None:
+    page = open_page()
+    choose(page)
+    expect(page.locator(".rc-size")).to_contain_text("288×384")
+    page.get_by_text("Native 256×256").click()
+    expect(page.locator(".rc-size")).to_contain_text("192×256")
+
+
+def test_form_is_kept_over_a_reload(open_page: Any, url: str) -> None:
+    page = open_page()
+    page.get_by_text("Portrait").click()
+    page.locator("#rc-seed").get_by_role("button", name="New").click()
+    expect(page.locator("#rc-f-seed input")).not_to_have_value("-1")
+    seed = page.input_value("#rc-f-seed input")
+    page.get_by_role("button", name="Prompt").click()
+    page.get_by_text("Enhanced").click()
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value(re.compile("real person"))
+    page.get_by_label("Negative prompt").fill("noise")
+    page.locator("#rc-f-lora input").click()
+    page.get_by_role("option", name="v3056").click()
+    page.wait_for_timeout(300)
+    load(page, url)
+    expect(page.locator("#rc-f-steps input[type=number]")).to_have_value("25")
+    expect(page.locator("#rc-f-seed input")).to_have_value(seed)
+    expect(page.locator("#rc-f-lora input")).to_have_value("v3056")
+    page.get_by_role("button", name="Prompt").click()
+    expect(page.get_by_label("Negative prompt")).to_have_value("noise")
+    page.locator("#rc-seed").get_by_role("button", name="Random").click()
+    expect(page.locator("#rc-f-seed input")).to_have_value("-1")
+
+
+def test_form_reaches_the_job(open_page: Any, url: str) -> None:
+    page = open_page()
+    page.get_by_text("Quick draft").click()
+    page.locator("#rc-f-lora input").click()
+    page.get_by_role("option", name="v8500 · newest").click()
+    page.locator("#rc-f-strength input[type=number]").fill("0.65")
+    page.locator("#rc-f-seed input").fill("4242")
+    page.get_by_label("Stamp the settings").uncheck()
+    convert(page)
+    wait_done(page)
+    request = page.request.get(f"{url}/api/jobs").json()[0]["request"]
+    wanted = {"steps": 12, "cfg": 5, "seed": 4242, "size": "safe", "long_edge": 288, "stamp": False, "preset": "draft"}
+    assert {key: request[key] for key in wanted} == wanted
+    assert request["loras"] == [{"name": "AnythingtoRealCharacters2511_0008500", "strength": 0.65}]
+    expect(page.locator(".rc-clean")).to_be_hidden()
+    expect(page.locator(".rc-facts")).to_contain_text("v8500 · CFG 5 · 12 steps · seed 4242")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_theme_follows_the_system_and_the_button(open_page: Any, url: str, scheme: str) -> None:
+    page = open_page(color_scheme=scheme)
+    dark = "document.body.classList.contains('dark')"
+    assert page.evaluate(dark) == (scheme == "dark")
+    button = page.locator(".rc-theme")
+    button.click()
+    button.click()
+    assert button.get_attribute("aria-label") == "Theme: dark"
+    assert page.evaluate(dark)
+    load(page, url)
+    assert page.evaluate(dark)
+
+
+# ---- phone, names, connection
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_phone_has_no_sideways_scroll(open_page: Any, width: int) -> None:
+    page = open_page({"width": width, "height": 844}, has_touch=True, is_mobile=True)
+    wide = "document.documentElement.scrollWidth > innerWidth"
+    assert not page.evaluate(wide)
+    page.tap(".rc-fold")
+    expect(page.locator("#rc-f-preset")).to_be_visible()
+    assert not page.evaluate(wide)
+    page.tap(".rc-fold")
+    convert(page)
+    expect(page.locator(".rc-mini span")).to_have_text(re.compile(r"step \d+/20"), timeout=10_000)
+    bar = page.locator("#rc-go").bounding_box()
+    assert bar["y"] + bar["height"] <= 845
+    assert not page.evaluate(wide)
+    wait_done(page)
+    assert not page.evaluate(wide)
+    box = page.locator(".rc-compare").bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] * 0.8, min(box["y"] + box["height"] / 2, 600))
+    assert 77 <= slider(page) <= 83
+
+
+def test_everything_that_can_be_pressed_has_a_name(open_page: Any) -> None:
+    page = open_page()
+    convert(page)
+    wait_done(page)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, textarea, a, [role=button], img")]
+          .filter(e => e.checkVisibility() && !e.closest(".rc-hidden"))
+          .filter(e => e.tagName === "IMG" ? !e.hasAttribute("alt")
+            : !(e.ariaLabel || e.textContent.trim() || e.labels?.length || e.getAttribute("aria-labelledby")))
+          .map(e => e.outerHTML.slice(0, 120))"""
+    )
+    assert nameless == []
+    assert page.locator("h1").count() == 1
+    assert page.locator("h2:visible").all_inner_texts() == ["Picture", "Result", "Settings", "My jobs"]
+
+
+def test_lost_connection_keeps_the_page_and_the_text(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+    context = browser.new_context(viewport=DESKTOP)
+    page = context.new_page()
+    with fake_app(tmp_path, port) as address:
+        load(page, address)
+        page.evaluate("window.mark = 1")
+        page.get_by_role("button", name="Prompt").click()
+        page.get_by_label("Prompt", exact=True).fill("half a thought")
+    expect(page.locator(".rc-chip")).to_have_attribute("data-state", "offline", timeout=8000)
+    page.click("#rc-convert", force=True)
+    expect(page.locator("#rc-part-go .rc-error")).to_contain_text("No connection right now")
+    with fake_app(tmp_path, port):
+        expect(page.locator(".rc-chip")).to_have_attribute("data-state", "ready", timeout=15_000)
+        expect(page.locator("#rc-part-go .rc-error")).to_be_hidden()
+        assert page.evaluate("window.mark") == 1
+        assert page.get_by_label("Prompt", exact=True).input_value() == "half a thought"
+        context.close()
+
+
+@pytest.mark.slow
+def test_eight_tabs_are_all_alive(browser: Browser, url: str) -> None:
+    context = browser.new_context(viewport=DESKTOP)
+    hide = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => true});"
+    for _ in range(8):
+        page = context.new_page()
+        load(page, url)
+        # Headless tabs all count as seen: say otherwise, as a browser would of those behind.
+        page.evaluate(hide + "document.dispatchEvent(new Event('visibilitychange'))")
+        page.wait_for_timeout(5200)
+    context.close()
+
+
+# ---- the real thing
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DEMO / "model_index.json").exists(), reason="the demo base is not in weights/demo")
+def test_real_service_from_upload_to_download(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--port", str(port), "--data", str(tmp_path / "data"))
+    with serving("ui", *options, port=port, log=tmp_path / "log") as address:
+        context = browser.new_context(viewport=DESKTOP)
+        seen = Seen(context)
+        page = context.new_page()
+        load(page, address)
+        expect(page.locator(".rc-chip")).to_have_attribute("data-state", "ready", timeout=90_000)
+        page.get_by_text("Quick draft").click()
+        convert(page)
+        expect(page.locator(".rc-step")).to_have_text(re.compile(r"step \d+/12"), timeout=120_000)
+        page.reload()
+        expect(page.locator("#rc-part-jobs li")).to_have_count(1)
+        wait_done(page, timeout=240_000)
+        check_slider(page)
+        check_downloads(page)
+        context.close()
+        assert seen.hosts - {""} <= {urlsplit(address).netloc}
+        assert seen.errors == []

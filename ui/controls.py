@@ -1,0 +1,130 @@
+"""The settings zone: native Gradio controls, which stay the only source of the values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import gradio as gr
+
+from realchar.presets import DEFAULT_PRESET, MAX_CFG, MAX_STEPS, NEGATIVE, PRESETS, PROMPTS
+from ui import handlers
+from ui.texts import TEXTS as T
+
+if TYPE_CHECKING:
+    from realchar.service import Service
+
+
+Control = gr.Radio | gr.Dropdown | gr.Slider | gr.Number | gr.Textbox | gr.Checkbox
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The form. The order of the fields is the order in which the page's script gets the values."""
+
+    preset: gr.Radio
+    lora: gr.Dropdown
+    strength: gr.Slider
+    cfg: gr.Slider
+    steps: gr.Slider
+    seed: gr.Number
+    size: gr.Radio
+    prompt_set: gr.Radio
+    prompt: gr.Textbox
+    negative: gr.Textbox
+    stamp: gr.Checkbox
+
+    def all(self) -> list[Control]:
+        return [getattr(self, name) for name in names()]
+
+
+def names() -> list[str]:
+    return [field.name for field in fields(Controls)]
+
+
+def build(service: Service) -> Controls:
+    preset = PRESETS[DEFAULT_PRESET]
+    titles = [(item.title, item.name) for item in PRESETS.values()] + [(T["set.custom"], "custom")]
+    # `interactive` must be said: a control that is no event's input would be drawn read-only.
+    chips = gr.Radio(
+        titles, value=preset.name, label=T["set.preset"], info=preset.tip, interactive=True, elem_id="rc-f-preset"
+    )
+    lora = gr.Dropdown(
+        handlers.weight_choices(service),
+        value=handlers.default_weights(service),
+        label=T["set.version"],
+        info=T["set.version.info"],
+        filterable=False,
+        interactive=True,
+        elem_id="rc-f-lora",
+    )
+    strength = _slider("strength", 0, 2, 1, 0.05)
+    cfg = _slider("cfg", 1, min(12, MAX_CFG), preset.cfg, 0.5)
+    steps = _slider("steps", 1, min(50, MAX_STEPS), preset.steps, 1)
+    seed = _seed()
+    size = gr.Radio(
+        handlers.size_choices(service), value=preset.size, label=T["set.size"], interactive=True, elem_id="rc-f-size"
+    )
+    with gr.Accordion(T["set.prompts"], open=False, elem_id="rc-prompts"):
+        prompt_set = gr.Radio(
+            [(T["set.prompt.base"], "base"), (T["set.prompt.enhanced"], "enhanced"), (T["set.prompt.own"], "own")],
+            value="base",
+            label=T["set.prompt.set"],
+            interactive=True,
+            elem_id="rc-f-prompt_set",
+        )
+        prompt = _text("prompt", PROMPTS["base"])
+        negative = _text("negative", NEGATIVE, info=T["set.negative.info"])
+    stamp = gr.Checkbox(True, label=T["set.stamp"], interactive=True, container=False, elem_id="rc-f-stamp")
+    controls = Controls(chips, lora, strength, cfg, steps, seed, size, prompt_set, prompt, negative, stamp)
+    _wire(controls)
+    return controls
+
+
+def _slider(name: str, low: float, high: float, value: float, step: float) -> gr.Slider:
+    return gr.Slider(
+        low,
+        high,
+        value,
+        step=step,
+        label=T[f"set.{name}"],
+        info=T.get(f"set.{name}.info"),
+        interactive=True,
+        elem_id=f"rc-f-{name}",
+    )
+
+
+def _text(name: str, value: str, info: str | None = None) -> gr.Textbox:
+    return gr.Textbox(
+        value, label=T[f"set.{name}"], info=info, lines=3, max_lines=8, interactive=True, elem_id=f"rc-f-{name}"
+    )
+
+
+def _seed() -> gr.Number:
+    with gr.Row(elem_id="rc-seed"):
+        seed = gr.Number(
+            -1,
+            precision=0,
+            minimum=-1,
+            label=T["set.seed"],
+            info=T["set.seed.info"],
+            interactive=True,
+            elem_id="rc-f-seed",
+        )
+        drawn = gr.Button(T["set.seed.random"], size="sm", min_width=0)
+        fresh = gr.Button(T["set.seed.new"], size="sm", min_width=0)
+    drawn.click(None, None, seed, js="() => -1")
+    fresh.click(None, None, seed, js="() => rc.newSeed()")
+    return seed
+
+
+def _wire(form: Controls) -> None:
+    """Connect the controls in the browser only, so that none of it needs the server or a connection."""
+    numbers: list[gr.Slider | gr.Radio] = [form.cfg, form.steps, form.size]
+    form.preset.input(None, [form.preset, *numbers], numbers, js="(...v) => rc.preset(v)")
+    for number in numbers:
+        number.input(None, numbers, form.preset, js="(...v) => rc.presetOf(v)")
+    form.prompt_set.input(None, [form.prompt_set, form.prompt], form.prompt, js="(...v) => rc.promptOf(v)")
+    form.prompt.input(None, form.prompt, form.prompt_set, js="(v) => rc.promptSetOf(v)")
+    for control in form.all():
+        control.change(None, form.all(), None, js="(...v) => rc.save(v)")

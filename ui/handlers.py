@@ -1,0 +1,97 @@
+"""What the page asks of the service when it is built or opened: choices, limits, and the data its script works with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from realchar.presets import NEGATIVE, PRESETS, PROMPTS
+from ui.texts import TEXTS
+
+if TYPE_CHECKING:
+    from realchar.service import Service
+
+NO_LORA = ":none"  # a colon is in no file name that the listing could hold on Windows, nor a key without a name
+SMALL = 0.75  # share of the base's long edge that the small size takes
+
+Choice = tuple[str, str]
+
+
+def weight_choices(service: Service) -> list[Choice]:
+    """Return (label, listing key) of each LoRA version, newest first, and last the choice of none."""
+    infos = service.weights()
+    times = Counter(info.version for info in infos)
+    labels = [info.title if info.version is None or times[info.version] > 1 else f"v{info.version}" for info in infos]
+    if labels:
+        labels[0] = TEXTS["set.version.newest"].format(v=labels[0])
+    keys = [info.name for info in infos]
+    return [*zip(labels, keys, strict=True), (TEXTS["set.version.none"], NO_LORA)]
+
+
+def default_weights(service: Service) -> str:
+    """Return the newest version; none for the demo base, because versions are made for the real one."""
+    infos = service.weights()
+    return NO_LORA if service.base().demo or not infos else infos[0].name
+
+
+def size_choices(service: Service) -> list[Choice]:
+    base = service.base()
+    side = math.isqrt(base.native_area)
+    native = f"{base.native_area / 1e6:.0f} MP" if base.native_area >= 950_000 else f"{side}×{side}"
+    return [
+        (TEXTS["set.size.small"].format(px=small_edge(base.long_edge)), "small"),
+        (TEXTS["set.size.safe"].format(px=base.long_edge), "safe"),
+        (TEXTS["set.size.native"].format(name=native), "native"),
+    ]
+
+
+def small_edge(long_edge: int) -> int:
+    """Return the long edge of the small size, a multiple of 32 pixels: 768 of 1024."""
+    return max(32, int(long_edge * SMALL) // 32 * 32)
+
+
+def preset_table() -> dict[str, dict[str, Any]]:
+    """Return what each preset sets, by its name."""
+    return {
+        preset.name: {
+            "cfg": preset.cfg,
+            "steps": preset.steps,
+            "size": "small" if preset.long_edge else preset.size,
+            "tip": preset.tip,
+        }
+        for preset in PRESETS.values()
+    }
+
+
+def boot(service: Service, samples: Path, fields: list[str]) -> dict[str, Any]:
+    """Return the data that the page's script starts with; `fields` are the form's, in the order of their values."""
+    base = service.base()
+    kinds = (".png", ".jpg", ".jpeg", ".webp")
+    return {
+        "texts": TEXTS,
+        "fields": fields,
+        "presets": preset_table(),
+        "prompts": PROMPTS,
+        "negative": NEGATIVE,
+        "none": NO_LORA,
+        "default_lora": default_weights(service),
+        "sizes": {
+            "small": {"size": "safe", "long_edge": small_edge(base.long_edge)},
+            "safe": {"size": "safe", "long_edge": None},
+            "native": {"size": "native", "long_edge": None},
+        },
+        "upload_mb": service.settings.upload_mb,
+        "notice": base.notice,
+        "base": base.title,
+        "samples": sorted(file.name for file in samples.iterdir() if file.suffix.lower() in kinds)
+        if samples.is_dir()
+        else [],
+    }
+
+
+def script_json(data: dict[str, Any]) -> str:
+    """Return JSON that is safe inside a `<script>` element."""
+    return json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
