@@ -12,6 +12,8 @@ DEMO = Path(__file__).resolve().parents[1] / "weights" / "demo"
 def copy_base(target: Path, **transformer_config: object) -> Path:
     """Copy the embedded base, changing keys of its transformer's config."""
     shutil.copytree(DEMO, target)
+    if not transformer_config:
+        return target
     config = target / "transformer" / "config.json"
     data = json.loads(config.read_text(encoding="utf-8")) | transformer_config
     config.write_text(json.dumps(data), encoding="utf-8")

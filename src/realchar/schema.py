@@ -38,7 +38,7 @@ class EditRequest:
     stamp: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"loras": [dataclasses.asdict(ref) for ref in self.loras]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> EditRequest:

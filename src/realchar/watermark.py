@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from realchar.schema import EditRequest
 
-MIN_FONT_PX = 8  # smaller is not legible, so the stamp is broken into lines instead, and left out at last
+MIN_FONT_PX = 10  # smaller is not legible, so the stamp is broken into lines instead, and left out at last
 
 
 def stamp_text(request: EditRequest, version: str, size: tuple[int, int]) -> str:
@@ -35,7 +35,7 @@ def stamp(image: Image.Image, text: str) -> Image.Image:
 
 def _layout(size: tuple[int, int], text: str) -> tuple[str, ImageFont.FreeTypeFont, int] | None:
     """Return the lines, the font and the padding that fit into the picture: one line if it can be, else one a part."""
-    largest = max(MIN_FONT_PX, round(min(size) * 0.024), round(max(size) * 0.016))
+    largest = max(MIN_FONT_PX, round(min(size) * 0.026), round(max(size) * 0.018))
     draw = ImageDraw.Draw(Image.new("L", (1, 1)))
     for lines in (text, text.replace(" | ", "\n")):
         for px in range(largest, MIN_FONT_PX - 1, -1):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("realchar.worker")
 
-PREVIEW_EDGE = 384  # pixels
 PREVIEW_BYTES = 16_000
+PREVIEW_LADDER = ((384, 80), (384, 60), (384, 40), (256, 50), (128, 50))  # long edge in pixels, JPEG quality
 IDLE_POLL_S = 0.05
 
 
@@ -186,13 +186,12 @@ def beating(store: JobStore, job: Job, worker: str) -> Iterator[None]:
 
 
 def preview_jpeg(image: Image.Image) -> bytes:
-    """Return a small JPEG of at most 16 kB and 384 pixels: it is stored once a step and sent to every watcher."""
-    scale = PREVIEW_EDGE / max(image.size)
-    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    image = image.resize(size, Image.Resampling.BICUBIC)
-    for quality in (80, 60, 40, 20):
+    """Return a JPEG of at most 16 kB, 384 pixels where that fits: it is stored once a step and sent to every watcher."""
+    for edge, quality in PREVIEW_LADDER:
+        scale = edge / max(image.size)
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
         buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=quality)
+        image.resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=quality)
         if buffer.tell() <= PREVIEW_BYTES:
             break
     return buffer.getvalue()

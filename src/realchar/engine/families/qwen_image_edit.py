@@ -133,6 +133,8 @@ class QwenImageEdit:
         slope = (config.max_shift - config.base_shift) / (config.max_image_seq_len - config.base_image_seq_len)
         mu = config.base_shift + slope * (num_tokens - config.base_image_seq_len)
         sigmas = np.linspace(1.0, 1 / steps, steps)
+        if steps == 1:  # stretching a schedule of one step to its terminal value is 0 / 0
+            scheduler.register_to_config(shift_terminal=None)
         scheduler.set_timesteps(sigmas=sigmas.tolist(), mu=mu, device=self.device)
         scheduler.set_begin_index(0)
         return scheduler

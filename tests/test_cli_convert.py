@@ -1,0 +1,99 @@
+"""`realchar convert` as a user runs it: files, metadata, exit codes, and what stdout and stderr carry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from realchar.cli import main
+from realchar.results import read_params
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "猫 cat.png"
+    Image.effect_noise((220, 160), 60).convert("RGB").save(path)
+    return path
+
+
+def test_convert_writes_the_stamped_and_the_clean_copy(
+    tmp_path: Path, source: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new folder" / "out.png"
+    code = main(["convert", str(source), "-o", str(out), "--steps", "2", "--seed", "7", "--prompt", "写真"])
+    assert code == 0
+    stdout, stderr = capfd.readouterr()
+    assert stdout == "" and "220×160 → 220×160" in stderr and "seed 7" in stderr and "not trained" in stderr
+    clean = out.with_name("out.clean.png")
+    with Image.open(out) as a, Image.open(clean) as b:
+        assert a.size == b.size == (220, 160)
+        assert not np.array_equal(np.asarray(a), np.asarray(b))
+    params = read_params(out)
+    assert params is not None and params == read_params(clean)
+    request = params["request"]
+    assert (request["prompt"], request["steps"], request["seed"], request["preset"]) == ("写真", 2, 7, "daily")
+    assert params["size"] == [220, 160] and params["base"]["demo"] and params["loras"] == []
+
+
+def test_no_stamp_writes_only_the_clean_copy_and_json_tells_events(
+    tmp_path: Path, source: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.webp"
+    code = main(["convert", str(source), "-o", str(out), "--steps", "2", "--cfg", "1", "--no-stamp", "--json"])
+    assert code == 0 and out.exists() and not out.with_name("out.clean.webp").exists()
+    events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [e["i"] for e in events if e["event"] == "step"] == [1, 2]
+    assert events[-1]["event"] == "saved" and events[-1]["files"] == {"clean": "out.webp"}
+
+
+def test_same_seed_same_bytes_of_pixels(tmp_path: Path, source: Path) -> None:
+    for name in ("a.png", "b.png"):
+        main(["convert", str(source), "-o", str(tmp_path / name), "--steps", "2", "--seed", "7", "--no-stamp"])
+    with Image.open(tmp_path / "a.png") as a, Image.open(tmp_path / "b.png") as b:
+        assert np.array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_a_name_that_begins_with_a_dash_is_a_file(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source.rename(tmp_path / "-cat.png")
+    assert main(["convert", "-cat.png", "-o", "out.png", "--steps", "1"]) == 0
+    assert (tmp_path / "out.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["--weights", "nowhere_99"], 2, "not in the weights folder"),
+        (["--steps", "0"], 2, "Steps is 0"),
+        (["--cfg", "99"], 2, "CFG is 99"),
+        (["--base", "nowhere"], 1, "No base at"),
+        (["-o", "out.bmp"], 2, "no name for a picture"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    tmp_path: Path,
+    source: Path,
+    options: list[str],
+    code: int,
+    sentence: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["convert", str(source), "-o", str(tmp_path / "out.png"), *options]
+    assert main(argv) == code
+    stderr = capfd.readouterr().err
+    assert sentence in stderr and "Traceback" not in stderr
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [source.name]
+
+
+def test_a_refused_picture_is_exit_code_2_and_fast(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "x.png"
+    bad.write_bytes(b"hello")
+    assert main(["convert", str(bad), "-o", str(tmp_path / "out.png")]) == 2
+    assert "Loading" not in capfd.readouterr().err  # refused before the base was touched
+    assert not (tmp_path / "out.png").exists()

@@ -1,0 +1,173 @@
+"""The façade: uploads and their cards, checked requests, owners who can't see each other."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from realchar.errors import InvalidInput, JobError, NotFound
+from realchar.results import parameters, save
+from realchar.schema import EditRequest, LoraRef
+from realchar.service import Service
+from realchar.settings import Settings
+
+REQUEST = EditRequest(prompt="p", seed=5)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service(Settings.load())
+    yield service
+    service.close()
+
+
+def file(tmp_path: Path, size: tuple[int, int] = (600, 400), name: str = "猫 cat.png") -> Path:
+    path = tmp_path / name
+    Image.effect_noise(size, 60).convert("RGB").save(path)
+    return path
+
+
+def upload(service: Service, tmp_path: Path, owner: str = "ann") -> str:
+    return str(service.add_upload(owner, file(tmp_path), "猫 cat.png")["id"])
+
+
+def test_a_card_says_what_will_happen(service: Service, tmp_path: Path) -> None:
+    source = file(tmp_path)
+    card = service.add_upload("ann", source, "猫 cat.png")
+    assert not source.exists()
+    assert (card["source"], card["prepared"], card["padded"]) == ([600, 400], [256, 171], [256, 192])
+    assert card["fits"] and card["need_gb"] > 0 and card["memory"] in ("gpu", "ram") and card["params"] is None
+    json.dumps(card)
+    exact = service.media("ann", card["exact"])
+    with Image.open(exact.path) as image:
+        assert image.size == (256, 171) and image.mode == "RGB" and exact.mime == "image/png"
+    assert service.media("ann", card["original"]).download == "猫 cat.png"
+
+
+def test_a_card_for_another_size_is_made_once(service: Service, tmp_path: Path) -> None:
+    job = upload(service, tmp_path)
+    native = service.card("ann", job, "native")
+    assert native["prepared"] != [256, 171] and service.card("ann", job, "native") == native
+    assert service.card("ann", job, "safe", 128)["prepared"] == [128, 85]
+    assert service.card("ann", job, "safe")["prepared"] == [256, 171]
+
+
+def test_a_refused_upload_leaves_nothing(service: Service, tmp_path: Path) -> None:
+    bad = tmp_path / "x.png"
+    bad.write_bytes(b"<html>")
+    with pytest.raises(InvalidInput):
+        service.add_upload("ann", bad, "x.png")
+    assert not bad.exists() and list(service.settings.files.iterdir()) == []
+
+
+def test_a_tiff_is_shown_by_its_prepared_picture(service: Service, tmp_path: Path) -> None:
+    card = service.add_upload("ann", file(tmp_path, name="x.tiff"), "x.tiff")
+    assert card["original"] == card["exact"]
+    native = service.card("ann", card["id"], "native")
+    assert native["original"] == native["exact"]
+
+
+def test_nothing_of_another_owner_exists(service: Service, tmp_path: Path) -> None:
+    card = service.add_upload("ann", file(tmp_path), "x.png")
+    job = service.submit("ann", card["id"], REQUEST)
+    for call in (
+        lambda: service.card("bob", card["id"], "safe"),
+        lambda: service.submit("bob", card["id"], REQUEST),
+        lambda: service.get("bob", job.id),
+        lambda: service.cancel("bob", job.id),
+        lambda: service.retry("bob", job.id),
+        lambda: service.media("bob", card["exact"]),
+        lambda: service.restore("bob", card["id"]),
+    ):
+        with pytest.raises(NotFound):
+            call()
+    assert service.jobs("bob") == [] and service.events("bob", 0) == []
+
+
+@pytest.mark.parametrize("name", ["../jobs.sqlite", "jobs.sqlite", "/etc/passwd", "..", ""])
+def test_media_names_are_no_paths(service: Service, name: str) -> None:
+    with pytest.raises(NotFound):
+        service.media("ann", name)
+
+
+def test_seeds_are_drawn_and_kept(service: Service, tmp_path: Path) -> None:
+    card = upload(service, tmp_path)
+    seeds = {service.submit("ann", card, replace(REQUEST, seed=-1)).request.seed for _ in range(5)}
+    assert len(seeds) == 5 and all(0 <= seed < 2**32 for seed in seeds)
+    assert service.submit("ann", card, REQUEST).request.seed == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"steps": 101},
+        {"cfg": 0.5},
+        {"cfg": float("nan")},
+        {"cfg": float("inf")},
+        {"cfg": 21},
+        {"seed": 2**32},
+        {"size": "huge"},
+        {"long_edge": 8},
+        {"prompt": "  "},
+        {"prompt": "x" * 5000},
+        {"negative_prompt": "x" * 5000},
+    ],
+)
+def test_impossible_requests_are_refused(service: Service, tmp_path: Path, change: dict[str, object]) -> None:
+    card = upload(service, tmp_path)
+    with pytest.raises(InvalidInput):
+        service.submit("ann", card, replace(REQUEST, **change))  # type: ignore[arg-type]
+    assert service.jobs("ann") == []
+
+
+def test_lora_names_are_resolved_or_refused(service: Service, tmp_path: Path) -> None:
+    (service.settings.weights / "look_9.safetensors").write_bytes(b"x")
+    card = upload(service, tmp_path)
+    job = service.submit("ann", card, replace(REQUEST, loras=(LoraRef("look_9.safetensors", 0.5),)))
+    assert job.request.loras == (LoraRef("look_9", 0.5),)
+    with pytest.raises(NotFound, match="look_9"):
+        service.submit("ann", card, replace(REQUEST, loras=(LoraRef("look_8"),)))
+    with pytest.raises(InvalidInput, match="Strength"):
+        service.submit("ann", card, replace(REQUEST, loras=(LoraRef("look_9", 3.0),)))
+
+
+def test_a_full_queue_is_told(tmp_path: Path) -> None:
+    service = Service(Settings.load(max_queued=2))
+    card = upload(service, tmp_path)
+    for _ in range(2):
+        service.submit("ann", card, REQUEST)
+    with pytest.raises(JobError, match="2 jobs waiting"):
+        service.submit("ann", card, REQUEST)
+    service.submit("bob", upload(service, tmp_path, "bob"), REQUEST)
+    service.close()
+
+
+def test_settings_come_back_from_an_uploaded_result(service: Service, tmp_path: Path) -> None:
+    result = tmp_path / "r.png"
+    save(Image.new("RGB", (64, 64), "red"), result, parameters(REQUEST, (64, 64), {}))
+    card = service.add_upload("ann", result, "r.png")
+    assert card["params"] == json.loads(json.dumps(REQUEST.to_json()))
+    assert service.restore("ann", card["id"]) == REQUEST
+    assert service.restore("ann", upload(service, tmp_path)) is None
+
+
+def test_old_uploads_are_deleted_with_their_files(tmp_path: Path) -> None:
+    service = Service(Settings.load(uploads_hours=0.0))
+    upload(service, tmp_path)
+    time.sleep(0.01)
+    assert service.drop_old_uploads() == 2 and list(service.settings.files.iterdir()) == []
+    service.close()
+
+
+def test_stats_and_engine_before_anything_ran(service: Service) -> None:
+    assert service.engine() == {"state": "starting"}
+    stats = service.stats()
+    assert stats["queue_length"] == 0 and stats["s_per_step"] is None
+    assert 0 < stats["memory"]["used_gb"] < stats["memory"]["total_gb"]

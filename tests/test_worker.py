@@ -1,0 +1,164 @@
+"""The worker ends every job, whatever happens in it, and leaves no file of a job that failed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from realchar.errors import ModelError
+from realchar.jobs.store import JobStore, UploadRow
+from realchar.schema import EditRequest, Event, Job, JobState, Stage, Step, Tick
+from realchar.settings import Settings
+from realchar.worker import PREVIEW_BYTES, PREVIEW_LADDER, Worker, preview_jpeg
+from tests.scripted import Script, ScriptedRunner, write_all
+
+
+@pytest.fixture
+def settings() -> Settings:
+    settings = Settings.load()
+    settings.files.mkdir(parents=True)
+    return settings
+
+
+@pytest.fixture
+def store(settings: Settings) -> JobStore:
+    store = JobStore(settings.database, lease_s=2)
+    (settings.files / "u.upload").write_bytes(b"x")
+    store.add_upload(UploadRow("u", "ann", "my cat.webp", "u.upload", "image/webp", {}))
+    return store
+
+
+def run(settings: Settings, store: JobStore, script: Script, *, stamp: bool = True) -> Job:
+    job = store.submit("ann", "u", "my cat.webp", EditRequest(prompt="p", seed=7, stamp=stamp))
+    worker = Worker(settings, store, ScriptedRunner(script), "w")
+    claimed = store.claim("w")
+    assert claimed is not None
+    worker.work(claimed)
+    ended = store.find(job.id)
+    assert ended is not None
+    return ended
+
+
+def good(job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
+    yield Stage("denoise")
+    yield Tick()
+    yield Step(1, 1, 0.5, 0.0, Image.new("RGB", (32, 24), "red"))
+    yield write_all(targets)
+
+
+def test_a_good_job_is_done_with_its_files(settings: Settings, store: JobStore) -> None:
+    job = run(settings, store, good)
+    assert job.state is JobState.DONE and job.result is not None
+    assert set(job.result["files"]) == {"before", "clean", "stamped"}
+    file = store.find_file(job.result["files"]["stamped"], "ann")
+    assert file is not None and file.download == "my cat_realchar_s7.png"
+    assert [e.kind for e in store.events(0, job=job.id)] == ["job", "job", "stage", "step", "saved", "job"]
+
+
+def test_without_stamp_there_is_no_stamped_file(settings: Settings, store: JobStore) -> None:
+    job = run(settings, store, good, stamp=False)
+    assert job.result is not None and set(job.result["files"]) == {"before", "clean"}
+
+
+def test_a_known_error_is_the_jobs_error(settings: Settings, store: JobStore) -> None:
+    def script(job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
+        yield Stage("load")
+        targets["clean"].write_bytes(b"half")
+        raise ModelError("lora_base", "LoRA 'x' does not fit.", file="x")
+
+    job = run(settings, store, script)
+    assert job.state is JobState.FAILED
+    assert job.error == {"code": "lora_base", "message": "LoRA 'x' does not fit.", "args": {"file": "x"}}
+    assert [p.name for p in settings.files.iterdir()] == ["u.upload"]
+
+
+def test_an_unknown_error_is_a_sentence_with_a_reference(
+    settings: Settings, store: JobStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def script(job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
+        yield Stage("load")
+        raise ZeroDivisionError("secret detail")
+
+    job = run(settings, store, script)
+    assert job.state is JobState.FAILED and job.error is not None
+    assert job.error["code"] == "unknown" and "secret" not in job.error["message"]
+    assert job.error["args"]["ref"] in caplog.text and "secret detail" in caplog.text
+
+
+def test_cancel_is_seen_at_the_next_tick_and_closes_the_run(settings: Settings, store: JobStore) -> None:
+    seen: list[str] = []
+
+    def script(job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
+        try:
+            yield Stage("denoise")
+            store.cancel(job.id, "ann")
+            seen.append("cancelled")
+            yield Tick()
+            seen.append("went on")
+        finally:
+            seen.append("closed")
+
+    job = run(settings, store, script)
+    assert job.state is JobState.CANCELLED and job.error is None
+    assert seen == ["cancelled", "closed"]
+
+
+def test_cancel_just_before_the_end_leaves_no_result(settings: Settings, store: JobStore) -> None:
+    def script(job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
+        saved = write_all(targets)
+        store.release("w")  # the job is somebody else's by now
+        yield saved
+
+    job = run(settings, store, script)
+    assert job.state is JobState.QUEUED and job.result is None
+    assert [p.name for p in settings.files.iterdir()] == ["u.upload"]
+
+
+def test_a_vanished_upload_is_a_sentence(settings: Settings, store: JobStore) -> None:
+    (settings.files / "u.upload").unlink()
+    job = run(settings, store, good)
+    assert job.state is JobState.FAILED and job.error is not None and job.error["code"] == "upload_gone"
+
+
+def test_the_lease_is_renewed_while_a_stage_says_nothing(settings: Settings, store: JobStore) -> None:
+    def script(job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
+        yield Stage("load")
+        time.sleep(2.6)  # longer than the lease of 2 s
+        assert not store.expired("w")
+        yield write_all(targets)
+
+    assert run(settings, store, script).state is JobState.DONE
+
+
+def test_a_base_that_does_not_load_is_told_and_serving_goes_on(settings: Settings, store: JobStore) -> None:
+    error = ModelError("base_missing", "No base at 'x'.")
+    worker = Worker(settings, store, ScriptedRunner(good, load_error=error), "w")
+    thread = threading.Thread(target=worker.serve)
+    job = store.submit("ann", "u", "a.png", EditRequest(prompt="p"))
+    thread.start()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and not (found := store.find(job.id)).state.ended:  # type: ignore[union-attr]
+        time.sleep(0.02)
+    worker.stop.set()
+    thread.join()
+    engine = store.last_event("engine")
+    assert (
+        engine is not None and engine.payload["state"] == "down" and engine.payload["error"]["code"] == "base_missing"
+    )
+    assert found is not None and found.state is JobState.DONE  # the scripted run itself needs no base
+
+
+@pytest.mark.parametrize("size", [(1, 40), (40, 1), (64, 48), (512, 512)])
+def test_previews_are_small_jpegs(size: tuple[int, int]) -> None:
+    import io
+
+    noise = Image.effect_noise(size, 120).convert("RGB")
+    data = preview_jpeg(noise)
+    assert len(data) <= PREVIEW_BYTES
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.format == "JPEG" and max(image.size) in [edge for edge, _ in PREVIEW_LADDER]
