@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from realchar.catalog import get_weights, load_base, scan_weights, trailing_number
+from realchar.catalog import get_weights, load_base, newest_weights, scan_weights, trailing_number
 from realchar.errors import ModelError, NotFound
 from tests.tiny import DEMO, copy_base
 
@@ -100,6 +102,16 @@ def test_a_version_is_found_by_key_file_name_or_unique_stem(tmp_path: Path) -> N
     assert get_weights(tmp_path, "look_6").name == "two/look_6"
     with pytest.raises(NotFound):
         get_weights(tmp_path, "look_5")  # two of them: never guessed
+
+
+def test_the_newest_that_fits_the_base_is_chosen(tmp_path: Path) -> None:
+    base = load_base(DEMO)
+    for name, width in (("demo_0500", base.width), ("demo_0100", base.width), ("real_9000", 3072)):
+        save_file({"m.lora_A.weight": torch.zeros(4, width)}, tmp_path / f"{name}.safetensors")
+    (tmp_path / "broken_99999.safetensors").write_bytes(b"\xff" * 40)
+    newest = newest_weights(tmp_path, base)
+    assert newest is not None and newest.name == "demo_0500"
+    assert newest_weights(tmp_path / "missing", base) is None
 
 
 def test_index_json_is_the_stock_pipelines() -> None:

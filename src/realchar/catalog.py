@@ -15,6 +15,7 @@ from realchar.errors import ModelError, NotFound
 
 COMPONENTS = ("transformer", "vae", "text_encoder", "tokenizer", "processor", "scheduler")
 PIPELINE = "QwenImageEditPlusPipeline"
+MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,22 @@ def get_weights(folder: Path, name: str) -> WeightsInfo:
     raise NotFound(
         "weights_unknown", f"LoRA version {name!r} is not in the weights folder (there: {known}).", name=name
     )
+
+
+def newest_weights(folder: Path, base: BaseInfo) -> WeightsInfo | None:
+    """Return the newest version whose factors have the width of this base's transformer; None where none has."""
+    return next((info for info in scan_weights(folder) if base.width in _factor_widths(info.path)), None)
+
+
+def _factor_widths(path: Path) -> set[int]:
+    """Return the last dimensions of the tensors in a safetensors header; nothing for a file that can't be read."""
+    try:
+        with path.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            header = json.loads(handle.read(length)) if length <= MAX_HEADER_BYTES else {}
+        return {entry["shape"][-1] for key, entry in header.items() if key != "__metadata__" and entry["shape"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
 
 
 def file_sha256(path: Path) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from realchar.catalog import BaseInfo, WeightsInfo, load_base, scan_weights
+from realchar.catalog import BaseInfo, WeightsInfo, load_base, newest_weights, scan_weights
 from realchar.engine.memory import Footprint, estimate_bytes
 from realchar.errors import JobError, NotFound
 from realchar.images import prepare
@@ -51,6 +51,10 @@ class Service:
 
     def weights(self) -> list[WeightsInfo]:
         return scan_weights(self.settings.weights)
+
+    def newest_weights(self) -> WeightsInfo | None:
+        """Return the version that is chosen where nobody chooses: the newest that fits the base."""
+        return newest_weights(self.settings.weights, self.base())
 
     # ---- uploads
 

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
-from realchar.catalog import BaseInfo, load_base, scan_weights
+from realchar.catalog import BaseInfo, load_base, newest_weights
 from realchar.convert import convert
 from realchar.errors import InvalidInput
 from realchar.images import prepare
@@ -39,7 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="OUT.png, .jpg or .webp")
     parser.add_argument("--preset", default=DEFAULT_PRESET, choices=PRESETS, help="default: %(default)s")
     parser.add_argument(
-        "--weights", metavar="NAME", help="LoRA version, or none; default: the newest, none if there is none"
+        "--weights", metavar="NAME", help="LoRA version, or none; default: the newest that fits the base"
     )
     parser.add_argument("--strength", type=float, default=1.0, metavar="S", help="LoRA strength, default %(default)s")
     parser.add_argument("--steps", type=int, metavar="N", help="default: the preset's")
@@ -54,13 +54,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
-def build_request(args: argparse.Namespace, settings: Settings) -> EditRequest:
+def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) -> EditRequest:
     """Return the request that the options and the preset make; options win."""
     preset = get_preset(args.preset)
     name = args.weights
     if name is None:
-        listing = scan_weights(settings.weights)
-        name = listing[0].name if listing else "none"
+        newest = newest_weights(settings.weights, base)
+        name = newest.name if newest else "none"
     return EditRequest(
         prompt=args.prompt,
         negative_prompt=args.negative,
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings.load(base=args.base)
     base = load_base(settings.base)
     targets = targets_of(args.output, not args.no_stamp)
-    request = checked(build_request(args, settings), settings.weights)
+    request = checked(build_request(args, base, settings), settings.weights)
     show = _show_json if args.json else _Terminal(base).show
     with closing(_events(args.input, request, targets, base, settings)) as events:
         for event in events:
