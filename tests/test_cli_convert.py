@@ -97,3 +97,20 @@ def test_a_refused_picture_is_exit_code_2_and_fast(tmp_path: Path, capfd: pytest
     assert main(["convert", str(bad), "-o", str(tmp_path / "out.png")]) == 2
     assert "Loading" not in capfd.readouterr().err  # refused before the base was touched
     assert not (tmp_path / "out.png").exists()
+
+
+@pytest.mark.parametrize("out", ["x.png", "../{folder}/x.png", "link.png"])
+def test_the_source_is_never_overwritten(tmp_path: Path, source: Path, out: str) -> None:
+    source = source.rename(tmp_path / "x.png")
+    (tmp_path / "link.png").hardlink_to(source)
+    before = source.read_bytes()
+    for options in ([], ["--no-stamp"]):
+        assert main(["convert", str(source), "-o", str(tmp_path / out.format(folder=tmp_path.name)), *options]) == 2
+    assert source.read_bytes() == before
+
+
+def test_nor_when_it_has_the_name_of_the_clean_copy(tmp_path: Path, source: Path) -> None:
+    source = source.rename(tmp_path / "out.clean.png")
+    before = source.read_bytes()
+    assert main(["convert", str(source), "-o", str(tmp_path / "out.png")]) == 2
+    assert source.read_bytes() == before and not (tmp_path / "out.png").exists()

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from realchar.errors import InvalidInput, JobError, NotFound
+from realchar.jobs.cleaning import drop_old_uploads
 from realchar.results import parameters, save
 from realchar.schema import EditRequest, LoraRef
 from realchar.service import Service
@@ -162,7 +163,7 @@ def test_old_uploads_are_deleted_with_their_files(tmp_path: Path) -> None:
     service = Service(Settings.load(uploads_hours=0.0))
     upload(service, tmp_path)
     time.sleep(0.01)
-    assert service.drop_old_uploads() == 2 and list(service.settings.files.iterdir()) == []
+    assert drop_old_uploads(service.store, service.settings) == 2 and list(service.settings.files.iterdir()) == []
     service.close()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -132,13 +131,6 @@ class Service:
         if row is None or not (self.settings.files / row.file).exists():
             raise NotFound("upload_gone", "The uploaded picture is no longer here; choose it again.", upload=upload)
         return row
-
-    def drop_old_uploads(self) -> int:
-        """Delete uploads that are older than the set time and that no waiting job needs."""
-        names = self.store.drop_old_uploads(time.time() - self.settings.uploads_hours * 3600)
-        for name in names:
-            (self.settings.files / name).unlink(missing_ok=True)
-        return len(names)
 
     # ---- jobs
 

@@ -21,13 +21,13 @@ def project_root() -> Path:
 class Settings:
     """Paths, limits and addresses; every field can be set by the variable `REALCHAR_<FIELD>`."""
 
-    root: Path = Path()  # default: project_root()
+    root: Path = Path()  # where the checkout is; found by itself
     data: Path = Path()  # jobs.sqlite, uploads and results; default <root>/data
     weights: Path = Path()  # LoRA versions; default <root>/weights
     base: str = ""  # a diffusers folder; default <weights>/demo
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
-    host: str = "127.0.0.1"
-    port: int = 7860
+    host: str = "127.0.0.1"  # address to listen on; another one is reachable from other machines
+    port: int = 7860  # port to listen on
     upload_mb: int = 40  # largest upload
     max_megapixels: int = 180  # largest picture that is decoded
     lease_s: float = 15.0  # a worker that is silent for longer has lost its job

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import IO
 
 from realchar.errors import JobError
+from realchar.jobs.cleaning import drop_old_uploads
 from realchar.jobs.store import JobStore
 from realchar.settings import Settings
 
 BACKOFF_S = (0.0, 1.0, 5.0, 15.0, 30.0)  # before the first, second … restart in a row
 HEALTHY_S = 60.0  # a worker that lived for so long starts the count anew
 LEASE_CHECK_S = 5.0
+CLEAN_EVERY_S = 3600.0
 DOWN_AFTER = 3  # restarts in a row after which the front end is told that the engine is down
 
 
@@ -118,7 +120,11 @@ class Supervisor:
         """Return when the worker ended; end it when its lease ran out twice (once may be a suspended laptop)."""
         suspicious = False
         checked = time.monotonic()
+        cleaned = -CLEAN_EVERY_S
         while not self._stopping.wait(0.05) and process.poll() is None:
+            if time.monotonic() - cleaned > CLEAN_EVERY_S:
+                cleaned = time.monotonic()
+                drop_old_uploads(self._store, self.settings)
             if time.monotonic() - checked > LEASE_CHECK_S:
                 checked = time.monotonic()
                 expired = self._store.expired(self._worker)

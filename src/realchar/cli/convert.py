@@ -85,10 +85,19 @@ def targets_of(output: Path, stamp: bool) -> dict[str, Path]:
     return {"clean": output.with_name(f"{output.stem}.clean{output.suffix}"), "stamped": output}
 
 
+def _check_not_source(source: Path, targets: dict[str, Path]) -> None:
+    for target in targets.values():
+        if source.exists() and target.exists() and target.samefile(source):
+            raise InvalidInput(
+                "overwrite", f"{target.name!r} is the picture itself; give another name with -o.", name=target.name
+            )
+
+
 def run(args: argparse.Namespace) -> int:
     settings = Settings.load(base=args.base)
     base = load_base(settings.base)
     targets = targets_of(args.output, not args.no_stamp)
+    _check_not_source(args.input, targets)
     request = checked(build_request(args, base, settings), settings.weights)
     show = _show_json if args.json else _Terminal(base).show
     with closing(_events(args.input, request, targets, base, settings)) as events:
