@@ -94,6 +94,9 @@ class FakeService:
     def weights(self) -> list[Weights]:
         return list(self.listing)
 
+    def newest_weights(self) -> Weights | None:
+        return None  # none of the listed ones was made for a demo base
+
     # ---- uploads and files
 
     def _keep(self, owner: str, image: Image.Image, download: str) -> str:

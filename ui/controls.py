@@ -119,12 +119,16 @@ def _seed() -> gr.Number:
 
 
 def _wire(form: Controls) -> None:
-    """Connect the controls in the browser only, so that none of it needs the server or a connection."""
+    """Connect the controls in the browser only, so that none of it needs the server or a connection.
+
+    The way back, from numbers to a preset and from a text to its set, hangs on `change`: `input` of a text field is not
+    sent for a single paste.
+    """
     numbers: list[gr.Slider | gr.Radio] = [form.cfg, form.steps, form.size]
     form.preset.input(None, [form.preset, *numbers], numbers, js="(...v) => rc.preset(v)")
     for number in numbers:
-        number.input(None, numbers, form.preset, js="(...v) => rc.presetOf(v)")
+        number.change(None, numbers, form.preset, js="(...v) => rc.presetOf(v)")
     form.prompt_set.input(None, [form.prompt_set, form.prompt], form.prompt, js="(...v) => rc.promptOf(v)")
-    form.prompt.input(None, form.prompt, form.prompt_set, js="(v) => rc.promptSetOf(v)")
+    form.prompt.change(None, form.prompt, form.prompt_set, js="(v) => rc.promptSetOf(v)")
     for control in form.all():
         control.change(None, form.all(), None, js="(...v) => rc.save(v)")

@@ -32,9 +32,9 @@ def weight_choices(service: Service) -> list[Choice]:
 
 
 def default_weights(service: Service) -> str:
-    """Return the newest version; none for the demo base, because versions are made for the real one."""
-    infos = service.weights()
-    return NO_LORA if service.base().demo or not infos else infos[0].name
+    """Return the newest version that fits the base, or the choice of none."""
+    newest = service.newest_weights()
+    return newest.name if newest else NO_LORA
 
 
 def size_choices(service: Service) -> list[Choice]:
@@ -77,7 +77,6 @@ def boot(service: Service, samples: Path, fields: list[str]) -> dict[str, Any]:
         "prompts": PROMPTS,
         "negative": NEGATIVE,
         "none": NO_LORA,
-        "default_lora": default_weights(service),
         "sizes": {
             "small": {"size": "safe", "long_edge": small_edge(base.long_edge)},
             "safe": {"size": "safe", "long_edge": None},

@@ -28,7 +28,8 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 from playwright.sync_api import Browser, BrowserContext, Page, expect  # noqa: E402
 
 pytestmark = pytest.mark.browser
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -311,6 +312,13 @@ def test_not_a_picture_and_too_big(browser: Browser, url: str) -> None:
     context.close()
 
 
+def test_example_is_taken(open_page: Any) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Use example 2").click()
+    expect(page.locator(".rc-name")).to_have_text(re.compile(r"\.webp$"))
+    expect(page.locator(".rc-size")).to_contain_text("256×256, size unchanged")
+
+
 @pytest.mark.parametrize("way", ["paste", "drop"])
 def test_paste_and_drop_anywhere(open_page: Any, way: str) -> None:
     page = open_page()
@@ -388,6 +396,9 @@ def test_form_is_kept_over_a_reload(open_page: Any, url: str) -> None:
     page.get_by_role("button", name="Prompt").click()
     page.get_by_text("Enhanced").click()
     expect(page.get_by_label("Prompt", exact=True)).to_have_value(re.compile("real person"))
+    page.get_by_label("Prompt", exact=True).fill("my words")
+    expect(page.get_by_label("My own")).to_be_checked()
+    page.get_by_text("Enhanced").click()
     page.get_by_label("Negative prompt").fill("noise")
     page.locator("#rc-f-lora input").click()
     page.get_by_role("option", name="v3056").click()
@@ -398,6 +409,8 @@ def test_form_is_kept_over_a_reload(open_page: Any, url: str) -> None:
     expect(page.locator("#rc-f-lora input")).to_have_value("v3056")
     page.get_by_role("button", name="Prompt").click()
     expect(page.get_by_label("Negative prompt")).to_have_value("noise")
+    expect(page.get_by_label("Enhanced")).to_be_checked()
+    expect(page.get_by_label("Portrait")).to_be_checked()
     page.locator("#rc-seed").get_by_role("button", name="Random").click()
     expect(page.locator("#rc-f-seed input")).to_have_value("-1")
 

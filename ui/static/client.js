@@ -77,23 +77,23 @@
     say(one(document, "#rc-f-preset .info-text") ?? make("i"), boot.presets[state.form.preset]?.tip ?? T["set.custom.tip"]);
     if (!opened) return;
     clearFieldErrors();
-    store.set("rc_form", { ...state.form, newest: state.form.lora === state.weights[0]?.name });
+    store.set("rc_form", { ...state.form, newest: state.form.lora === defaultVersion() });
     if (before && before.size !== state.form.size && state.card) refreshCard();
   }
   async function openedForm(values) {
     state.form = named(values);
-    try {
-      state.weights = await api("GET", "/api/weights");
-    } catch { /* the live line brings them */ }
+    const listing = await api("GET", "/api/weights").catch(() => null);
+    if (listing) state.weights = listing;
     if (kept) {
-      for (const name of boot.fields) if (typeof kept[name] === typeof state.form[name]) state.form[name] = kept[name];
+      for (const name of boot.fields) if (name !== "lora" && typeof kept[name] === typeof state.form[name]) state.form[name] = kept[name];
       if (!(state.form.size in boot.sizes)) state.form.size = "safe";
-      if (!knownVersion(state.form.lora)) state.form.lora = boot.default_lora;
-      if (kept.newest && state.weights.length) state.form.lora = state.weights[0].name;
+      // Who never chose another version gets the newest, also when that is a new file.
+      if (listing) state.form.lora = kept.newest || !knownVersion(kept.lora) ? defaultVersion() : kept.lora;
     }
     opened = true;
     return listed(state.form);
   }
+  const defaultVersion = () => state.weights.find((info) => info.default)?.name ?? boot.none;
   const knownVersion = (name) => name === boot.none || state.weights.some((info) => info.name === name);
   function applied(values) {
     const form = { ...named(values), ...pending };
@@ -302,7 +302,7 @@
     if (!root) return;
     show(one(root, ".rc-drop"), !state.card && !sendingFile);
     show(one(root, ".rc-upload"), Boolean(sendingFile));
-    show(one(root, ".rc-examples"), boot.samples.length > 0 && !sendingFile);
+    show(one(root, ".rc-examples"), boot.samples.length > 0 && !state.card && !sendingFile);
     root.classList.toggle("rc-has-card", Boolean(state.card));
     const box = one(root, ".rc-card");
     show(box, Boolean(state.card) && !sendingFile);
@@ -312,11 +312,13 @@
     const [w, h] = card.source, [pw, ph] = card.prepared, [qw, qh] = card.padded;
     const size = w === pw && h === ph ? t("card.same", { w, h }) : t("card.size", { w, h, pw, ph });
     const memory = { gb: gb(card.need_gb), total: gb(card.total_gb), memory: card.memory.toUpperCase() };
-    const notes = card.notes.map((note) => make("li", { textContent: note.text }));
+    const notes = card.notes.filter((note) => note.code !== "resize").map((note) => make("li", { textContent: note.text }));
     if ((qw !== pw || qh !== ph) && !card.notes.some((note) => /pad/.test(note.code))) notes.push(make("li", { textContent: t("card.padded", { w: qw, h: qh }) }));
     const button = (key, action) => { const b = make("button", { type: "button", className: "rc-button", textContent: T[key] }); b.addEventListener("click", action); return b; };
-    const figure = (key, name) => {
-      const picture = make("button", { type: "button", className: "rc-zoomable", ariaLabel: t("zoom.open", { name: T[key] }) }, make("img", { src: media(name), alt: "" }));
+    const figure = (key, name, [width, height]) => {
+      const image = make("img", { src: media(name), alt: "" });
+      image.style.aspectRatio = `${width} / ${height}`;
+      const picture = make("button", { type: "button", className: "rc-zoomable", ariaLabel: t("zoom.open", { name: T[key] }) }, image);
       picture.addEventListener("click", () => zoom(media(name), `${T[key]}: ${card.name}`));
       return make("figure", {}, picture, make("figcaption", { textContent: T[key] }));
     };
@@ -324,7 +326,7 @@
       make("div", { className: "rc-card-head" }, make("b", { className: "rc-name", textContent: card.name, title: card.name }),
         button("drop.change", () => one(parts.drop, ".rc-file").click()), button("drop.remove", () => { setCard(null); one(document, "#rc-drop").focus(); })),
       state.restoring && make("div", { className: "rc-ask" }, make("p", { textContent: T["card.params"] }), button("card.restore", restore), button("card.use", () => { state.restoring = null; drawDrop(); })),
-      make("div", { className: "rc-pair" }, figure("card.original", card.original), figure("card.exact", card.exact)),
+      make("div", { className: "rc-pair" }, figure("card.original", card.original, card.prepared), figure("card.exact", card.exact, card.prepared)),
       make("p", { className: "rc-size", textContent: size }),
       make("p", { className: card.fits ? "rc-fits" : "rc-fits rc-tight" }, icon(card.fits ? "ok" : "warn"), t(card.fits ? "card.fits" : "card.tight", memory)),
       notes.length ? make("ul", { className: "rc-notes" }, ...notes) : null,
@@ -495,6 +497,7 @@
   function drawRun(view, job, said) {
     const root = one(parts.stage, ".rc-run");
     show(root, view === "queued" || view === "running");
+    root.dataset.view = view;
     if (root.hidden) return;
     const step = said.step;
     say(one(root, ".rc-stage"), job.cancelling ? T["run.cancelling"] : view === "queued" ? T["jobs.queued"] : T[`run.${said.stage ?? "start"}`]);
@@ -679,7 +682,6 @@
       line.version = data.version;
       state.engine = data.engine;
       state.stats = data.stats;
-      setWeights(data.weights);
       jobs.clear();
       data.jobs.forEach((job) => jobs.set(job.id, job));
       const wanted = state.focus ?? store.get("rc_focus");
@@ -694,7 +696,12 @@
       for (const [id, position] of Object.entries(data.positions)) if (jobs.has(id)) jobs.get(id).position = position;
       render();
     },
-    weights(data) { setWeights(data.weights); },
+    async weights() {
+      try {
+        state.weights = await api("GET", "/api/weights");
+        one(document, "#rc-refresh").click();
+      } catch { /* the next page load brings them */ }
+    },
     engine(data) { state.engine = data; render(); },
     job(data, id) {
       if (id <= line.hello) return; // `hello` was newer
@@ -751,12 +758,6 @@
       if (job.state === "done" && id === state.focus) announce(T["res.done"]);
       render();
     } catch { /* the next hello brings it */ }
-  }
-  function setWeights(weights) {
-    const before = JSON.stringify(state.weights.map((info) => info.name));
-    const changed = state.weights.length && before !== JSON.stringify(weights.map((info) => info.name));
-    state.weights = weights;
-    if (changed) one(document, "#rc-refresh")?.click();
   }
   function watchLine() {
     document.addEventListener("visibilitychange", () => {

@@ -30,8 +30,10 @@ def create_router(service: Service) -> APIRouter:
 
     @router.get("/api/weights")
     def weights() -> list[dict[str, Any]]:
-        """List the LoRA versions, newest first."""
-        return events.weights_json(service)
+        """List the LoRA versions, newest first; `default` marks the one that is taken where nobody chooses."""
+        newest = service.newest_weights()
+        listing = events.weights_json(service)
+        return [{**info, "default": newest is not None and info["name"] == newest.name} for info in listing]
 
     @router.get("/api/stats")
     def stats() -> dict[str, Any]:

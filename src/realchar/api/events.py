@@ -103,7 +103,6 @@ class Hub:
             "version": realchar.__version__,
             "engine": service.engine(),
             "stats": service.stats(),
-            "weights": weights_json(service),
             "jobs": jobs,
         }
         running = {job["id"]: job["attempt"] for job in jobs if job["state"] == "running"}
