@@ -30,6 +30,7 @@ def make_base(folder: Path) -> Path:
     (folder / "model_index.json").write_text(json.dumps({"_class_name": catalog.PIPELINE}), encoding="utf-8")
     config = {"num_attention_heads": 2, "attention_head_dim": 8}
     (folder / "transformer" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "vae" / "config.json").write_text(json.dumps({"base_dim": 8}), encoding="utf-8")
     (folder / "transformer" / "model.safetensors").write_bytes(bytes(1000))
     (folder / "realchar.json").write_text(json.dumps({"title": "Small base"}), encoding="utf-8")
     return folder

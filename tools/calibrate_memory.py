@@ -113,15 +113,14 @@ def main() -> None:
     context = total - free - torch.cuda.memory_reserved()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, built in {time.perf_counter() - began:.0f} s")
     print(f"weights {weights / 1e9:.2f} GB, context {context / 1e9:.2f} GB")
-    info = BaseInfo(DEMO, "random", "random", False, "", 1024, 1024**2, weights, 3072, "")
+    info = BaseInfo(DEMO, "random", "random", False, "", 1024, 1024**2, weights, 3072, 96, "")
     engine = Engine(info, family)
     for text in args.sizes:
         width, height = map(int, text.split("x"))
         measure(engine, (width, height))  # the first run also compiles and caches
         engine._prompts.clear()
         peaks = measure(engine, (width, height))
-        footprint = Footprint(weights, 3072, on_gpu=True)
-        predicted = estimate_bytes(footprint, width, height) / 1e9
+        predicted = estimate_bytes(Footprint.of(info, on_gpu=True), width, height) / 1e9
         real = (weights + context + max(v for k, v in peaks.items() if k != "s_per_step")) / 1e9
         print(f"{text}: predicted {predicted:.2f} GB, measured {real:.2f} GB, {peaks['s_per_step']:.3f} s a CFG step")
         tokens = 2 * width * height // 256

@@ -31,6 +31,7 @@ class BaseInfo:
     native_area: int
     weight_bytes: int  # of all components, as stored
     width: int
+    vae_width: int  # channels of the VAE's finest level
     fingerprint: str  # of configs and file sizes: names the base in a result without reading 50 GB
 
 
@@ -64,8 +65,13 @@ def load_base(folder: Path | str) -> BaseInfo:
             missing=missing,
         )
     config = _read_json(path / "transformer" / "config.json", path)
+    vae = _read_json(path / "vae" / "config.json", path)
     own = _read_json(path / "realchar.json", path) if (path / "realchar.json").exists() else {}
     files = sorted(file for name in COMPONENTS for file in (path / name).iterdir() if file.is_file())
+    try:
+        width, vae_width = int(config["num_attention_heads"]) * int(config["attention_head_dim"]), int(vae["base_dim"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError("base_damaged", f"Base {str(path)!r} has a config without {error}; copy it again.") from error
     return BaseInfo(
         path=path,
         name=path.name,
@@ -75,7 +81,8 @@ def load_base(folder: Path | str) -> BaseInfo:
         long_edge=int(own.get("long_edge", 1024)),
         native_area=int(own.get("native_area", 1024 * 1024)),
         weight_bytes=sum(file.stat().st_size for file in files if file.suffix == ".safetensors"),
-        width=int(config["num_attention_heads"]) * int(config["attention_head_dim"]),
+        width=width,
+        vae_width=vae_width,
         fingerprint=_fingerprint(path, files),
     )
 

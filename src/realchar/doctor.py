@@ -284,7 +284,7 @@ def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> F
         text = f"Device {settings.device!r} was asked for, but PyTorch can't compute on a graphics card here."
         return Finding("choice", "bad", text, "Leave REALCHAR_DEVICE at auto, or repair what is said about PyTorch.")
     memory = machine.read_memory(settings.device if on_gpu else "cpu")
-    need = estimate_bytes(Footprint(base.weight_bytes, base.width, on_gpu), base.long_edge, base.long_edge) / machine.GB
+    need = estimate_bytes(Footprint.of(base, on_gpu=on_gpu), base.long_edge, base.long_edge) / machine.GB
     place, kind, dtype = (memory.name, "VRAM", "bfloat16") if on_gpu else ("CPU", "RAM", "float32")
     reasons = {True: "PyTorch can use it", False: "PyTorch can't use a graphics card here"}
     why = reasons[on_gpu] if settings.device == "auto" else f"REALCHAR_DEVICE is {settings.device!r}"

@@ -106,7 +106,7 @@ class Service:
         self.store.add_file(exact, owner, upload, "image/png", "prepared.png")
         report = prepared.report
         memory = read_memory(self.settings.device)
-        footprint = Footprint(weight_bytes=base.weight_bytes, width=base.width, on_gpu=memory.kind == "gpu")
+        footprint = Footprint.of(base, on_gpu=memory.kind == "gpu")
         need = estimate_bytes(footprint, *prepared.padded.size) / 1e9
         return {
             "source": report["source"]["size"],

@@ -141,7 +141,7 @@ class _Terminal:
             self._status(f"{self.stage}…") if self.live else self._line(f"{self.stage}…")
         elif isinstance(event, Prepared):
             self._line(_sizes(event))
-            for note in event.notes:
+            for note in (note for note in event.notes if note["code"] != "resize"):  # the line above says it
                 self._line(f"  · {note['text']}")
         elif isinstance(event, Planned):
             self._line(f"{event.mode}, {event.resident}/{event.blocks} blocks resident, {event.device}, {event.dtype}")
