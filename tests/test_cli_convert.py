@@ -114,3 +114,12 @@ def test_nor_when_it_has_the_name_of_the_clean_copy(tmp_path: Path, source: Path
     before = source.read_bytes()
     assert main(["convert", str(source), "-o", str(tmp_path / "out.png")]) == 2
     assert source.read_bytes() == before and not (tmp_path / "out.png").exists()
+
+
+def test_where_one_copy_can_not_be_written_there_is_none(
+    tmp_path: Path, source: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out.png").mkdir()  # a folder in the place of the stamped copy
+    assert main(["convert", str(source), "-o", str(tmp_path / "out.png"), "--steps", "1"]) == 1
+    assert "could not be written" in capfd.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [source.name]

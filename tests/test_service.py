@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 from realchar.errors import InvalidInput, JobError, NotFound
-from realchar.jobs.cleaning import drop_old_uploads
+from realchar.jobs.cleaning import clean
 from realchar.results import parameters, save
 from realchar.schema import EditRequest, LoraRef
 from realchar.service import Service
@@ -159,11 +160,19 @@ def test_settings_come_back_from_an_uploaded_result(service: Service, tmp_path: 
     assert service.restore("ann", upload(service, tmp_path)) is None
 
 
-def test_old_uploads_are_deleted_with_their_files(tmp_path: Path) -> None:
-    service = Service(Settings.load(uploads_hours=0.0))
+def test_old_uploads_and_orphans_are_deleted_with_their_files(tmp_path: Path) -> None:
+    service = Service(Settings.load(uploads_hours=1.0))
+    files = service.settings.files
     upload(service, tmp_path)
-    time.sleep(0.01)
-    assert drop_old_uploads(service.store, service.settings) == 2 and list(service.settings.files.iterdir()) == []
+    kept = {path.name for path in files.iterdir()}
+    orphan, fresh = files / "half.png", files / ".1234.part"
+    orphan.write_bytes(b"x")
+    os.utime(orphan, (1, 1))
+    fresh.write_bytes(b"x")
+    assert clean(service.store, service.settings) == ["half.png"]
+    assert {path.name for path in files.iterdir()} == kept | {fresh.name}
+    assert set(clean(service.store, service.settings, now=time.time() + 7200)) == kept | {fresh.name}
+    assert list(files.iterdir()) == []
     service.close()
 
 

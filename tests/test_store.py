@@ -226,6 +226,19 @@ def test_old_uploads_go_unless_a_waiting_job_needs_them(store: JobStore, clock: 
     assert store.find_upload("needed") is not None and store.find_upload("new") is not None
 
 
+def test_old_steps_are_forgotten_but_not_how_a_job_ended(store: JobStore, clock: Clock) -> None:
+    ended, running = submit(store), submit(store)
+    for job in (store.claim("w"), store.claim("w")):
+        assert job is not None
+        store.append(job, "w", "step", {"i": 1})
+        if job.id == ended.id:
+            store.finish(job, "w", JobState.DONE, result={})
+    clock.t += 100
+    assert store.drop_old_events(clock.t - 50) == 1
+    assert kinds(store, ended) == ["job:queued", "job:running", "saved", "job:done"]
+    assert kinds(store, running) == ["job:queued", "job:running", "step"]
+
+
 def test_reopening_keeps_everything_and_migrates_once(tmp_path: Path) -> None:
     path = tmp_path / "jobs.sqlite"
     first = JobStore(path)

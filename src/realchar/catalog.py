@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -185,5 +186,12 @@ def _factor_widths(path: Path) -> set[int]:
 
 
 def file_sha256(path: Path) -> str:
+    """Return the hash of a file; read again only when its time or size has changed."""
+    stat = path.stat()
+    return _sha256(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: Path, _mtime_ns: int, _size: int) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from PIL.Image import Image
+
 from realchar.catalog import file_sha256, get_weights
 from realchar.images import PrepareOptions, prepare
 from realchar.results import parameters, save, stamped
@@ -50,10 +52,19 @@ def convert(
     seconds = time.monotonic() - began
     facts: dict[str, Any] = {**decoded.facts, "loras": loras, "source": report["source"], "seconds": round(seconds, 2)}
     params = parameters(request, decoded.image.size, facts)
-    if "before" in targets:
-        save(picture.picture, targets["before"])
-    if "clean" in targets:
-        save(decoded.image, targets["clean"], params)
-    if "stamped" in targets:  # last: where it stands, all of them do
-        save(stamped(decoded.image, params), targets["stamped"], params)
+    _save_all(targets, picture.picture, decoded.image, params)
     yield Saved({role: path.name for role, path in targets.items()}, params, time.monotonic() - began)
+
+
+def _save_all(targets: dict[str, Path], before: Image, clean: Image, params: dict[str, Any]) -> None:
+    """Write all copies or none: where the last can't be written, those before it are taken back."""
+    images = {"before": (before, None), "clean": (clean, params), "stamped": (stamped(clean, params), params)}
+    written: list[Path] = []
+    try:
+        for role, path in targets.items():
+            save(images[role][0], path, images[role][1])
+            written.append(path)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise

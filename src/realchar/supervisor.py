@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from realchar.errors import JobError
-from realchar.jobs.cleaning import drop_old_uploads
+from realchar.jobs.cleaning import clean
 from realchar.jobs.store import JobStore
 from realchar.settings import Settings
 
@@ -74,6 +74,7 @@ class Supervisor:
     def start(self) -> None:
         """Take the data folder, requeue orphaned jobs, start the worker. Raises JobError when the folder is in use."""
         self._lock.acquire()
+        self.settings.files.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._store = JobStore(self.settings.database, lease_s=self.settings.lease_s)
         self._store.release()
         self._store.broadcast("engine", {"state": "starting"})
@@ -124,7 +125,7 @@ class Supervisor:
         while not self._stopping.wait(0.05) and process.poll() is None:
             if time.monotonic() - cleaned > CLEAN_EVERY_S:
                 cleaned = time.monotonic()
-                drop_old_uploads(self._store, self.settings)
+                clean(self._store, self.settings)
             if time.monotonic() - checked > LEASE_CHECK_S:
                 checked = time.monotonic()
                 expired = self._store.expired(self._worker)

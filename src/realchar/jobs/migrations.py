@@ -28,6 +28,7 @@ def m002_events(db: sqlite3.Connection) -> None:
     )
     db.execute("CREATE INDEX events_by_owner ON events (owner, id)")
     db.execute("CREATE INDEX events_by_job ON events (job, id)")
+    db.execute("CREATE INDEX events_by_kind ON events (kind, id)")
 
 
 def m003_files(db: sqlite3.Connection) -> None:

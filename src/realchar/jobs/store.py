@@ -284,8 +284,18 @@ class JobStore:
         return [EventRow(**{**dict(row), "payload": json.loads(row["payload"])}) for row in rows]
 
     def last_event(self, kind: str | None = None) -> EventRow | None:
-        rows = self._read("SELECT * FROM events WHERE kind=coalesce(?, kind) ORDER BY id DESC LIMIT 1", kind)
+        where, values = ("WHERE kind=?", (kind,)) if kind else ("", ())
+        rows = self._read(f"SELECT * FROM events {where} ORDER BY id DESC LIMIT 1", *values)
         return EventRow(**{**dict(rows[0]), "payload": json.loads(rows[0]["payload"])}) if rows else None
+
+    def drop_old_events(self, before: float) -> int:
+        """Forget the steps and memory readings of jobs that ended before; how a job ended is kept."""
+        with self._write() as db:
+            return db.execute(
+                "DELETE FROM events WHERE kind IN ('step', 'memory', 'stage') AND job IN"
+                " (SELECT id FROM jobs WHERE finished < ?)",
+                (before,),
+            ).rowcount
 
     # ---- uploads and files
 
@@ -331,6 +341,10 @@ class JobStore:
     def find_file(self, name: str, owner: str) -> FileRow | None:
         rows = self._read("SELECT name, owner, mime, download FROM files WHERE name=? AND owner=?", name, owner)
         return FileRow(**dict(rows[0])) if rows else None
+
+    def known_files(self) -> set[str]:
+        """Return the names of all files that belong to an upload or a result."""
+        return {row[0] for row in self._read("SELECT name FROM files UNION SELECT file FROM uploads")}
 
     def drop_old_uploads(self, before: float) -> list[str]:
         """Forget uploads older than `before` that no waiting job needs; returns the files that may be deleted."""
