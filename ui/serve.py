@@ -115,9 +115,14 @@ def _terminate_like_interrupt() -> Iterator[None]:
 
 class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down without complaints about live streams, which are always open and are cut here on purpose."""
+        """Shut down without waiting for live streams, which never end by themselves, and without complaints about it."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+        asyncio.get_running_loop().call_later(0.3, self._cut)
         await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        for task in list(self.server_state.tasks):
+            task.cancel()
 
 
 class Holder:

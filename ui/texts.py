@@ -33,7 +33,6 @@ TEXTS: dict[str, str] = {
     "drop.idle": "Drop a picture, paste it, or click to choose",
     "drop.phone": "Tap to choose or take a picture",
     "drop.kinds": "PNG, JPG, WebP, TIFF and more, up to {mb} MB",
-    "drop.over": "Let go to use this picture",
     "drop.sending": "Uploading {pct} %",
     "drop.preparing": "Preparing the picture…",
     "drop.change": "Change",
@@ -43,7 +42,6 @@ TEXTS: dict[str, str] = {
     "drop.examples": "Examples",
     "drop.example": "Use example {n}",
     "drop.input": "Picture file",
-    "card.title": "Prepared for the model",
     "card.size": "{w}×{h} → {pw}×{ph} (LANCZOS, RGB on white)",
     "card.same": "{w}×{h}, size unchanged (RGB on white)",
     "card.fits": "Fits the safe area, about {gb} of {total} GB {memory}",
@@ -146,10 +144,8 @@ TEXTS: dict[str, str] = {
     "jobs.failed": "failed",
     "jobs.cancelled": "cancelled",
     "jobs.interrupted": "interrupted",
-    "jobs.open": "{name}, {state}",
     "err.unknown": "The server answered with an unknown error ({status}). Try again; the terminal shows more.",
     "err.too_big": "{mb} MB is over the limit of {max} MB. Save the picture smaller, for example as JPG.",
-    "err.not_picture": "Nothing usable was dropped. Choose a PNG, JPG, WebP or TIFF.",
     "err.example": "This example can't be read. Choose another picture.",
 }
 

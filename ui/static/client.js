@@ -638,7 +638,7 @@
       const words = job.state === "running" && step ? `${step.i}/${step.n}` : T[`jobs.${job.state}`];
       item.dataset.state = job.state;
       say(one(item, "span"), words);
-      button.ariaLabel = t("jobs.open", { name: job.source_name, state: T[`jobs.${job.state}`] });
+      picture.alt = job.source_name;
       button.title = job.source_name;
       button.setAttribute("aria-current", String(job.id === state.focus));
     });

@@ -1,0 +1,64 @@
+"""What the page is built from: choices, limits, and the data that its script starts with."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from realchar.presets import PRESETS
+from realchar.settings import Settings
+from tests.fakes import FakeService, Weights
+from ui import handlers
+from ui.texts import TEXTS
+
+UI = Path(__file__).resolve().parents[1] / "ui"
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> FakeService:
+    return FakeService(Settings.load({}, data=tmp_path, weights=tmp_path))
+
+
+def test_versions_are_short_unless_two_share_a_number(service: FakeService) -> None:
+    assert handlers.weight_choices(service)[0] == ("v8500 · newest", "AnythingtoRealCharacters2511_0008500")  # type: ignore[arg-type]
+    service.listing = [Weights("a_20", "a_20", 20), Weights("b_20", "b_20", 20), Weights("plain", "plain", None)]
+    labels = [label for label, _ in handlers.weight_choices(service)]  # type: ignore[arg-type]
+    assert labels == ["a_20 · newest", "b_20", "plain", "No LoRA (base only)"]
+
+
+def test_no_versions_leave_the_base_only(service: FakeService) -> None:
+    service.listing = []
+    assert handlers.weight_choices(service) == [("No LoRA (base only)", handlers.NO_LORA)]  # type: ignore[arg-type]
+    assert handlers.default_weights(service) == handlers.NO_LORA  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("long_edge", "small"), [(1024, 768), (384, 288), (256, 192), (40, 32)])
+def test_small_size_is_bound_to_the_base(long_edge: int, small: int) -> None:
+    assert handlers.small_edge(long_edge) == small
+
+
+def test_every_preset_can_be_told_apart_by_its_numbers() -> None:
+    table = handlers.preset_table()
+    assert len({(row["cfg"], row["steps"], row["size"]) for row in table.values()}) == len(PRESETS)
+
+
+def test_boot_data_can_not_leave_its_script(service: FakeService, tmp_path: Path) -> None:
+    (tmp_path / "x.png").touch()
+    (tmp_path / "README.md").touch()
+    data = handlers.boot(service, tmp_path, ["preset"])  # type: ignore[arg-type]
+    assert data["samples"] == ["x.png"]
+    text = handlers.script_json({**data, "notice": "</script><img src=x>"})
+    assert "<" not in text
+    assert json.loads(text)["notice"] == "</script><img src=x>"
+
+
+def test_every_word_is_there_and_used() -> None:
+    code = (UI / "static" / "client.js").read_text(encoding="utf-8")
+    code += "".join((UI / f"{name}.py").read_text(encoding="utf-8") for name in ("blocks", "controls", "handlers"))
+    asked = {a or b for a, b in re.findall(r'T\["([a-z_.]+)"\]|\bt\("([a-z_.]+)"', code)}
+    assert asked <= set(TEXTS)
+    prefixes = tuple(re.findall(r"`([a-z.]+)\.\$\{", code)) + tuple(re.findall(r'f"([a-z.]+)\.\{', code))
+    assert [key for key in TEXTS if key not in code and not key.startswith(prefixes)] == []
