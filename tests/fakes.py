@@ -158,10 +158,6 @@ class FakeService:
                 }
             return {**found["card"], **cards[edge]}
 
-    def restore(self, owner: str, upload: str) -> EditRequest | None:
-        params = self.card(owner, upload, "safe", None)["params"]
-        return EditRequest.from_json(params) if params else None
-
     def media(self, owner: str, name: str) -> File:
         found = self._files.get(name)
         if found is None or found[0] != owner:

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ui.gate import COOKIE, Gate, load_key
+from ui.gate import COOKIE, LOCAL_HOSTS, Gate, load_key
 
 KEY = b"k" * 32
 HEAD = "<script>/* ours */</script>"
@@ -159,3 +159,25 @@ def test_key_is_made_once_and_private(tmp_path: Path) -> None:
     assert len(key) == 32 and load_key(tmp_path / "data") == key
     if os.name == "posix":
         assert stat.S_IMODE((tmp_path / "data" / "cookie.key").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", ["", "abcd", "no hex"])
+def test_a_damaged_key_is_made_anew(tmp_path: Path, content: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "cookie.key").write_text(content, encoding="ascii")
+    key = load_key(data)
+    assert len(key) == 32 and load_key(data) == key
+    assert [path.name for path in data.iterdir()] == ["cookie.key"]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:7860", 200), ("localhost", 200), ("[::1]:7860", 200), ("evil.example:7860", 403), ("", 403)],
+)
+def test_a_local_app_answers_to_local_names_only(host: str, status: int) -> None:
+    routes = [Route("/api/who", whoami)]
+    local = TestClient(Gate(Starlette(routes=routes), KEY, HEAD, LOCAL_HOSTS))
+    assert local.get("/api/who", headers={"host": host}).status_code == status
+    anywhere = TestClient(Gate(Starlette(routes=routes), KEY, HEAD))
+    assert anywhere.get("/api/who", headers={"host": host}).status_code == 200

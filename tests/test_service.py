@@ -85,7 +85,6 @@ def test_nothing_of_another_owner_exists(service: Service, tmp_path: Path) -> No
         lambda: service.cancel("bob", job.id),
         lambda: service.retry("bob", job.id),
         lambda: service.media("bob", card["exact"]),
-        lambda: service.restore("bob", card["id"]),
     ):
         with pytest.raises(NotFound):
             call()
@@ -156,8 +155,6 @@ def test_settings_come_back_from_an_uploaded_result(service: Service, tmp_path: 
     save(Image.new("RGB", (64, 64), "red"), result, parameters(REQUEST, (64, 64), {}))
     card = service.add_upload("ann", result, "r.png")
     assert card["params"] == json.loads(json.dumps(REQUEST.to_json()))
-    assert service.restore("ann", card["id"]) == REQUEST
-    assert service.restore("ann", upload(service, tmp_path)) is None
 
 
 def test_old_uploads_and_orphans_are_deleted_with_their_files(tmp_path: Path) -> None:

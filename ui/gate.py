@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import re
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "rc_owner"
 YEAR_S = 365 * 86400
+KEY_BYTES = 32
 SAFE = ("GET", "HEAD", "OPTIONS")
 # What the page and scripts need; every other path of Gradio's (proxy, files, streams, recorder, editor …) is closed.
 OPEN = re.compile(
@@ -38,25 +40,35 @@ HEADERS = {
 }
 
 
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
 def load_key(data: Path) -> bytes:
     """Return the secret that signs cookies; made once, readable by the owner of the data folder only."""
     file = data / "cookie.key"
     data.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    except FileExistsError:
-        return bytes.fromhex(file.read_text(encoding="ascii"))
-    key = secrets.token_bytes(32)
-    with os.fdopen(handle, "w", encoding="ascii") as out:
+    with contextlib.suppress(OSError, ValueError):
+        key = bytes.fromhex(file.read_text(encoding="ascii"))
+        if len(key) == KEY_BYTES:
+            return key
+    key = secrets.token_bytes(KEY_BYTES)
+    part = data / f".{secrets.token_hex(6)}.key"  # whole before it has its name: a key cut short could be forged
+    with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as out:
         out.write(key.hex())
+    part.replace(file)
     return key
 
 
 class Gate:
-    """Wraps the app. `head` is put at the start of the page's `<head>`, before any script of Gradio's runs."""
+    """Wraps the app. `head` is put at the start of the page's `<head>`, before any script of Gradio's runs.
 
-    def __init__(self, app: ASGIApp, key: bytes, head: str) -> None:
+    `hosts` are the host names that requests may name, None for any. An app that listens on this machine only must name
+    them: else a page of another site could reach it by a name of its own that it points to this machine.
+    """
+
+    def __init__(self, app: ASGIApp, key: bytes, head: str, hosts: frozenset[str] | None = None) -> None:
         self.app = app
+        self.hosts = hosts
         self.head = head.encode()
         self._key = key
 
@@ -72,7 +84,11 @@ class Gate:
         path = scope["path"]
         cookie = self._cookie(fresh, scope) if fresh and (path == "/" or path.startswith("/api/")) else None
         answer = _decorated(send, scope, cookie)
-        if not OPEN.fullmatch(path):
+        if self.hosts is not None and urlsplit(f"//{headers.get('host', '')}").hostname not in self.hosts:
+            await _refuse(403, "host", "The app listens on this machine only; open it as 127.0.0.1 or localhost.")(
+                scope, receive, answer
+            )
+        elif not OPEN.fullmatch(path):
             await _refuse(404, "not_found", "There is nothing at this address; open the start page.")(
                 scope, receive, answer
             )

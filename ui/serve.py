@@ -204,7 +204,7 @@ def build_app(settings: Settings, service: Any) -> tuple[FastAPI, ASGIApp]:
 
     from realchar.api import create_router
     from ui import blocks, theme
-    from ui.gate import Gate, load_key
+    from ui.gate import LOCAL_HOSTS, Gate, load_key
 
     app = FastAPI(title="RealCharacters", docs_url=None, redoc_url=None)
     app.include_router(create_router(service))
@@ -226,7 +226,8 @@ def build_app(settings: Settings, service: Any) -> tuple[FastAPI, ASGIApp]:
         blocked_paths=[str(settings.data), str(settings.weights)],
         max_file_size="1kb",  # pictures come through the app's own route
     )
-    return app, Gate(app, load_key(settings.data), blocks.head(service))
+    hosts = LOCAL_HOSTS if settings.host in LOCAL_HOSTS else None
+    return app, Gate(app, load_key(settings.data), blocks.head(service), hosts)
 
 
 @contextlib.contextmanager

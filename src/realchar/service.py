@@ -122,10 +122,6 @@ class Service:
             "total_gb": round(memory.total_gb, 1),
         }
 
-    def restore(self, owner: str, upload: str) -> EditRequest | None:
-        """Read the settings back from an uploaded result; None when it carries none."""
-        return read_request(self.settings.files / self._upload(owner, upload).file)
-
     def _upload(self, owner: str, upload: str) -> UploadRow:
         row = self.store.find_upload(upload, owner)
         if row is None or not (self.settings.files / row.file).exists():
