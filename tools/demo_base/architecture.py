@@ -10,9 +10,9 @@ TRANSFORMER: dict[str, Any] = {
     "patch_size": 2,
     "in_channels": 64,
     "out_channels": 16,
-    "num_layers": 4,
+    "num_layers": 6,
     "attention_head_dim": 32,
-    "num_attention_heads": 4,
+    "num_attention_heads": 5,
     "joint_attention_dim": TEXT_WIDTH,
     "guidance_embeds": False,
     "axes_dims_rope": (8, 12, 12),
@@ -20,9 +20,9 @@ TRANSFORMER: dict[str, Any] = {
 }
 
 VAE: dict[str, Any] = {
-    "base_dim": 16,
+    "base_dim": 32,
     "z_dim": 16,
-    "dim_mult": [1, 2, 4, 4],
+    "dim_mult": [1, 2, 2, 2],
     "num_res_blocks": 1,
     "attn_scales": [],
     "temperal_downsample": [False, True, True],
