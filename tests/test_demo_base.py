@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import torch
 from PIL import Image
 
 from realchar.catalog import load_base
+from realchar.engine.denoise import Branch
+from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.engine.pipeline import Engine
 from realchar.presets import NEGATIVE, PROMPTS
 from realchar.schema import Decoded, EditRequest
 from tests.tiny import DEMO
-from tools.demo_base import pairs
+from tools.demo_base import pairs, train_transformer, train_vae
 from tools.demo_base.evaluate import psnr, ssim
 
 DATA = Path(__file__).parent / "data"
@@ -101,3 +104,37 @@ def test_augmentation_treats_both_pictures_of_a_pair_alike() -> None:
     out = pairs.augment(picture_.expand(-1, 2, -1, -1, -1).contiguous(), torch.Generator().manual_seed(1))
     assert out.shape == (3, 2, 3, 32, 32) and torch.equal(out[:, 0], out[:, 1])
     assert (out[:, 0] - picture_[:, 0]).abs().max() > 0.1
+
+
+def test_training_sees_what_the_engine_computes() -> None:
+    family: Any = QwenImageEdit.load(DEMO, torch.device("cpu"), torch.float32)
+    small = picture("toon").resize((64, 64))
+    trainer = train_transformer.Trainer.__new__(train_transformer.Trainer)
+    trainer.net, trainer.device = family.transformer, torch.device("cpu")
+    trainer.marks = {(4, 4): (torch.arange(32) >= 16).int()[None]}
+    with torch.inference_mode():
+        reference = family.encode_image(small)
+        with train_vae.planar():
+            mean, _ = train_vae.encode(family.vae, reference.pixels)
+            pixels = train_vae.decode(family.vae, mean).clamp(-1, 1)
+        latents = (mean - family._mean[:, :, 0]) / family._std[:, :, 0]
+        assert torch.allclose(latents, reference.latents, atol=1e-3)
+        assert torch.allclose(pixels, family.decode(reference.latents), atol=1e-3)
+        assert torch.equal(train_transformer.pack(reference.latents), reference.tokens)
+        embeds = family.encode_prompt(small, "Keep the drawing.")
+        noise = family.noise(reference.shape, seed=0)
+        sigma = torch.tensor([0.7])
+        ours = trainer.predict(family.unpack(noise, reference.shape), reference.latents, sigma, embeds)
+        run = family.velocities([Branch(noise, reference.tokens, embeds, sigma, (reference.shape,) * 2)])
+        velocity = returned(run)[0]
+    assert velocity.abs().max() > 0.5
+    assert torch.allclose(ours, velocity, atol=1e-3)
+
+
+def returned(run: Generator[None, None, list[torch.Tensor]]) -> list[torch.Tensor]:
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            values: list[torch.Tensor] = end.value
+            return values
