@@ -21,6 +21,7 @@ from realchar.catalog import load_base
 from realchar.convert import convert
 from realchar.errors import NotFound, RealCharError
 from realchar.jobs.store import JobStore
+from realchar.machine import prepare_engine_process
 from realchar.requests import prepare_options
 from realchar.schema import Event, Job, JobState, Saved, Step, Tick, event_json
 from realchar.settings import Settings
@@ -206,6 +207,7 @@ def _end_with_parent() -> None:
 
 def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    prepare_engine_process()
     settings = Settings.load()
     store = JobStore(settings.database, lease_s=settings.lease_s)
     worker = Worker(settings, store, EngineRunner(settings), argv[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Generator
@@ -15,6 +14,7 @@ from realchar.catalog import BaseInfo, load_base, newest_weights
 from realchar.convert import convert
 from realchar.errors import InvalidInput
 from realchar.images import prepare
+from realchar.machine import prepare_engine_process
 from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset
 from realchar.requests import checked, prepare_options
 from realchar.results import FORMATS
@@ -112,7 +112,7 @@ def _events(
     """Refuse a bad picture before torch is imported, which takes seconds; then load the base and convert."""
     options = prepare_options(base, request.size, request.long_edge, settings.max_megapixels)
     prepare(source, options)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    prepare_engine_process()
     yield Stage("load")
     from realchar.engine.pipeline import Engine
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from realchar.catalog import BaseInfo
 
-# Both in bfloat16. Bytes of activations for each token and each channel of the transformer above its weights.
-ACTIVATION_BYTES = 36
-# Bytes for each pixel and each channel of the VAE's finest level that the untiled decode needs at its peak.
+# Upper bounds in bfloat16, measured on an H200 with the full-size architecture (tools/calibrate_memory.py, docs/log.md).
+# Bytes of activations for each token and each channel of the transformer above its weights: 37.4 from 512x512 on.
+ACTIVATION_BYTES = 40
+# Bytes for each pixel and each channel of the VAE's finest level at the peak of the untiled decode: 44.2 to 45.4.
 DECODE_BYTES = 46
-# What the process takes before any weight: the CUDA context, or Python with torch in RAM.
-PROCESS_BYTES = 600_000_000
+# What the process takes before any weight: the CUDA context (0.65 GB), or Python with torch in RAM.
+PROCESS_BYTES = 700_000_000
 PIXELS_PER_TOKEN = 16 * 16  # 8x8 pixels a latent, 2x2 latents a token
 
 

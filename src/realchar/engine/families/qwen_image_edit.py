@@ -140,11 +140,11 @@ class QwenImageEdit:
         return scheduler
 
     def noise(self, shape: ImageShape, seed: int) -> Tensor:
-        """Return the packed noise (1, T, in_channels); drawn on the CPU, so that a seed means the same everywhere."""
+        """Return the packed noise (1, T, in_channels), drawn on the CPU in float32: a seed means the same everywhere."""
         _, rows, columns = shape
         size = (1, self.vae.config.z_dim, 1, rows * PATCH, columns * PATCH)
         generator = torch.Generator().manual_seed(seed)
-        return pack(torch.randn(size, generator=generator, dtype=self.dtype)).to(self.device)
+        return pack(torch.randn(size, generator=generator)).to(self.device, self.dtype)
 
     def velocities(self, branches: list[Branch]) -> Generator[None, None, list[Tensor]]:
         return lockstep(self.transformer, branches)
