@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ class App:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=30)
-        self.log = data.with_name("app.log")
+        self.log = Path(tempfile.mkdtemp()) / "app.log"  # not beside the data, whose disk may be full
 
     def start(self) -> None:
         with self.log.open("ab") as log:

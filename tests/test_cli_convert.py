@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,8 @@ import pytest
 from PIL import Image
 
 from realchar.cli import main
-from realchar.results import read_params
+from realchar.errors import storage_error
+from realchar.results import read_params, save
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def test_convert_writes_the_stamped_and_the_clean_copy(
     code = main(["convert", str(source), "-o", str(out), "--steps", "2", "--seed", "7", "--prompt", "写真"])
     assert code == 0
     stdout, stderr = capfd.readouterr()
-    assert stdout == "" and "220×160 → 220×160" in stderr and "seed 7" in stderr and "not trained" in stderr
+    assert stdout == "" and "220×160, size unchanged" in stderr and "seed 7" in stderr and "demo base" in stderr
     clean = out.with_name("out.clean.png")
     with Image.open(out) as a, Image.open(clean) as b:
         assert a.size == b.size == (220, 160)
@@ -117,9 +121,50 @@ def test_nor_when_it_has_the_name_of_the_clean_copy(tmp_path: Path, source: Path
 
 
 def test_where_one_copy_can_not_be_written_there_is_none(
-    tmp_path: Path, source: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "out.png").mkdir()  # a folder in the place of the stamped copy
+    def full(image: Image.Image, target: Path, params: object = None) -> None:
+        if not target.stem.endswith(".clean"):
+            raise storage_error(OSError(errno.ENOSPC, "No space left on device"), repr(target.name))
+        save(image, target)
+
+    monkeypatch.setattr("realchar.convert.save", full)
     assert main(["convert", str(source), "-o", str(tmp_path / "out.png"), "--steps", "1"]) == 1
-    assert "could not be written" in capfd.readouterr().err
+    assert "No space left on device); free some space" in capfd.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [source.name]
+
+
+@pytest.mark.parametrize(
+    ("out", "code", "sentence"),
+    [
+        ("folder.png", 2, "is a folder"),
+        (".", 2, "is no name for a picture"),
+        ("x" * 300 + ".png", 1, "could not be written (File name too long); choose another folder or name"),
+        ("猫 cat.png/out.png", 1, "could not be written"),
+        ("noname", 2, "end it in .png"),
+    ],
+)
+def test_a_target_that_can_not_be_is_told_before_the_base_is_loaded(
+    tmp_path: Path, source: Path, out: str, code: int, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.png").mkdir()
+    assert main(["convert", str(source), "-o", str(tmp_path / out)]) == code
+    stderr = capfd.readouterr().err
+    assert sentence in stderr and "Loading" not in stderr and "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("options", [["--strength", "nan"], ["--seed", "-2"], ["--prompt", "a\udcffb"]])
+def test_values_that_can_not_be_are_refused(tmp_path: Path, source: Path, options: list[str]) -> None:
+    (tmp_path / "weights" / "look_9.safetensors").write_bytes(b"x")
+    argv = ["convert", str(source), "-o", str(tmp_path / "out.png"), "--weights", "look_9", *options]
+    assert main(argv) == 2
+
+
+def test_whoever_stops_reading_gets_no_traceback(tmp_path: Path, source: Path) -> None:
+    command = [sys.executable, "-m", "realchar", "convert", str(source), "-o", str(tmp_path / "o.png"), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+    assert process.returncode == 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,3 +133,49 @@ def test_a_second_app_on_the_same_data_is_refused_politely(tmp_path: Path) -> No
         assert second.returncode == 1
         assert "Another copy of the app uses the data folder" in second.stderr and "Traceback" not in second.stderr
         assert app.client.get("/api/stats").status_code == 200
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MB; making one needs the rights of root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk can't be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the space that is left."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (65536, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"x" * size):
+                    pass
+    return ballast
+
+
+def test_a_full_disk_loses_nothing_and_the_queue_goes_on_by_itself(small_disk: Path) -> None:
+    with running(small_disk / "data") as app:
+        upload = app.upload(SAMPLE)
+        first = app.submit(upload, steps=60)
+        second = app.submit(upload, steps=3)
+        wait_for_step(app, first, 3)
+        ballast = fill(small_disk)
+        deadline = time.monotonic() + 60
+        while (answer := app.client.post("/api/jobs", json={"upload": upload})).is_success:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)  # pages that the database still had are used up first
+        assert answer.status_code == 507 and answer.json()["code"] == "disk" and "free some space" in answer.text
+        time.sleep(3)
+        ballast.unlink()
+        ended = app.wait(first, "done", "failed", "interrupted")
+        assert ended["state"] in ("done", "failed")
+        if ended["state"] == "failed":
+            assert ended["error"]["code"] == "disk"
+        assert app.wait(second, "done", "failed", "interrupted")["state"] == "done"
+        assert app.wait(app.submit(upload, steps=3), "done", "failed")["state"] == "done"
+    assert "Traceback" not in app.log.read_text(encoding="utf-8")

@@ -179,14 +179,17 @@ def test_asked_for_a_card_that_is_not_there(tmp_path: Path) -> None:
 
 def test_models_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "weights").mkdir(exist_ok=True)
-    (tmp_path / "weights" / "look_v2511_0008500.safetensors").write_bytes(b"x")
-    findings = doctor.check_models(settings(tmp_path, base=str(make_base(tmp_path / "base"))), CPU_TORCH)
-    assert [(finding.key, finding.state) for finding in findings] == [
-        ("base", "ok"),
-        ("weights", "ok"),
-        ("choice", "ok"),
-    ]
-    assert "1 LoRA version in" in findings[1].text and "look_v2511_0008500" in findings[1].text
+    models = settings(tmp_path, base=str(make_base(tmp_path / "base")))
+    (tmp_path / "weights" / "look_v2511_0009500.safetensors").write_bytes(b"x")
+    findings = doctor.check_models(models, CPU_TORCH)
+    states = [(finding.key, finding.state) for finding in findings]
+    assert states == [("base", "ok"), ("weights", "warn"), ("choice", "ok")]
+    assert "1 LoRA version in" in findings[1].text and "none of which fits Small base" in findings[1].text
+    header = b'{"m.lora_A.weight":{"dtype":"F32","shape":[4,16],"data_offsets":[0,256]}}'
+    fitting = len(header).to_bytes(8, "little") + header + bytes(256)
+    (tmp_path / "weights" / "look_v2511_0008500.safetensors").write_bytes(fitting)
+    weights = doctor.check_models(models, CPU_TORCH)[1]
+    assert weights.state == "ok" and "the newest that fits this base is look_v2511_0008500" in weights.text
 
 
 def test_missing_base(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from realchar.errors import InvalidInput, JobError
+from realchar.errors import InvalidInput, StorageError
 from realchar.results import (
+    check_target,
     parameters,
     parameters_text,
     read_params,
@@ -74,10 +75,14 @@ def test_pixels_are_kept_by_png_and_webp(tmp_path: Path) -> None:
             assert np.array_equal(np.asarray(again.convert("RGB")), np.asarray(image))
 
 
-def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
+def test_targets_that_can_not_be_are_told_beforehand(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"end it in \.png"):
-        save(picture(), tmp_path / "x.bmp")
-    assert list(tmp_path.glob("*.bmp")) == []
+        check_target(tmp_path / "x.bmp")
+    with pytest.raises(InvalidInput, match="is a folder"):
+        (tmp_path / "d.png").mkdir()
+        check_target(tmp_path / "d.png")
+    check_target(tmp_path / "new" / "x.png")
+    assert (tmp_path / "new").is_dir() and list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +94,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(JobError, match=r"No space left on device.*free some space"):
+    with pytest.raises(StorageError, match=r"No space left on device.*free some space"):
         save(picture((10, 10)), target)
     assert target.read_bytes() == old
     assert [p.name for p in target.parent.iterdir()] == ["x.png"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from realchar.errors import InvalidInput, JobError, NotFound
+from realchar.errors import InvalidInput, JobError, NotFound, StorageError
 from realchar.jobs.cleaning import clean
 from realchar.results import parameters, save
 from realchar.schema import EditRequest, LoraRef
@@ -119,6 +121,12 @@ def test_seeds_are_drawn_and_kept(service: Service, tmp_path: Path) -> None:
         {"prompt": "  "},
         {"prompt": "x" * 5000},
         {"negative_prompt": "x" * 5000},
+        {"prompt": "half \ud83d"},
+        {"negative_prompt": "nul \0"},
+        {"seed": -2},
+        {"preset": "x"},
+        {"loras": (LoraRef("a\ud83d"),)},
+        {"loras": (LoraRef("a", float("nan")),)},
     ],
 )
 def test_impossible_requests_are_refused(service: Service, tmp_path: Path, change: dict[str, object]) -> None:
@@ -155,6 +163,32 @@ def test_settings_come_back_from_an_uploaded_result(service: Service, tmp_path: 
     save(Image.new("RGB", (64, 64), "red"), result, parameters(REQUEST, (64, 64), {}))
     card = service.add_upload("ann", result, "r.png")
     assert card["params"] == json.loads(json.dumps(REQUEST.to_json()))
+
+
+@pytest.mark.parametrize(
+    "change", [{"steps": 10**40}, {"cfg": float("inf")}, {"seed": -99}, {"prompt": "\ud83d"}, {"size": "huge"}]
+)
+def test_settings_that_can_not_be_used_are_left_aside_and_told(
+    service: Service, tmp_path: Path, change: dict[str, object]
+) -> None:
+    result = tmp_path / "r.png"
+    block = parameters(replace(REQUEST, **change), (64, 64), {})  # type: ignore[arg-type]
+    info = PngInfo()
+    info.add_itxt("realcharacters", json.dumps(block))
+    Image.new("RGB", (64, 64), "red").save(result, pnginfo=info)
+    card = service.add_upload("ann", result, "r.png")
+    assert card["params"] is None and [note["code"] for note in card["notes"]] == ["params_bad"]
+
+
+def test_a_full_disk_at_upload_is_a_sentence(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source = file(tmp_path)
+    monkeypatch.setattr(Image.Image, "save", full)
+    with pytest.raises(StorageError, match="free some space"):
+        service.add_upload("ann", source, "x.png")
+    assert list(service.settings.files.iterdir()) == []
 
 
 def test_old_uploads_and_orphans_are_deleted_with_their_files(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from realchar.errors import StorageError
 from realchar.jobs.store import JobStore, UploadRow
 from realchar.schema import EditRequest, Job, JobState
 
@@ -250,3 +251,27 @@ def test_reopening_keeps_everything_and_migrates_once(tmp_path: Path) -> None:
     db = sqlite3.connect(path)
     assert db.execute("SELECT count(*), count(DISTINCT name) FROM migrations").fetchone() == (3, 3)
     db.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"this is no database, but long enough to be looked at" * 40, b"SQLite format 3\0" * 100]
+)
+def test_a_damaged_database_is_a_sentence(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "jobs.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match="move it away to begin with an empty one"):
+        JobStore(path)
+    assert path.read_bytes() == content
+
+
+def test_a_full_disk_is_a_sentence_and_the_store_goes_on(store: JobStore) -> None:
+    job = submit(store)
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StorageError, match=r"The disk of .* is full"):
+        for _ in range(100):
+            store.broadcast("engine", {"text": "x" * 5000})
+    assert store.find(job.id) is not None
+    store._db.execute(f"PRAGMA max_page_count={pages + 1000}")
+    store.broadcast("engine", {"state": "ready"})
+    assert store.claim("w") is not None

@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from realchar.errors import ModelError
+from realchar.errors import ModelError, StorageError
 from realchar.jobs.store import JobStore, UploadRow
 from realchar.schema import EditRequest, Event, Job, JobState, Stage, Step, Tick
 from realchar.settings import Settings
@@ -162,3 +163,29 @@ def test_previews_are_small_jpegs(size: tuple[int, int]) -> None:
     assert len(data) <= PREVIEW_BYTES
     with Image.open(io.BytesIO(data)) as image:
         assert image.format == "JPEG" and max(image.size) in [edge for edge, _ in PREVIEW_LADDER]
+
+
+def test_a_full_disk_fails_the_job_with_a_sentence_once_there_is_room(
+    settings: Settings, store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("realchar.worker.STORAGE_RETRY_S", 0.01)
+    room = False
+    tries = 0
+    write = store._write
+
+    def full() -> Any:
+        nonlocal tries
+        tries += 1
+        if room or tries > 4:
+            return write()
+        raise StorageError("disk", "The disk is full; free some space.")
+
+    def script(job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
+        write_all(targets)
+        monkeypatch.setattr(store, "_write", full)
+        yield Stage("finish")
+
+    job = run(settings, store, script)
+    assert tries > 4
+    assert job.state is JobState.FAILED and job.error is not None and job.error["code"] == "disk"
+    assert [p.name for p in settings.files.iterdir()] == ["u.upload"]

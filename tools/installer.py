@@ -258,12 +258,12 @@ class Progress:
         seconds = f"  {time.monotonic() - self.since:.0f} s"
         if not self.order:
             return self.text + (self.percent + seconds if live else "")
-        if not live:
-            return f"Installing {len(self.order)} packages …"
         finished = self.site.glob("*.dist-info/INSTALLER")
         there = {path.parent.name.split("-")[0].replace(".", "_").lower() for path in finished}
         left = [name for name in self.order if name not in there]
         done = len(self.order) - len(left)
+        if not live:  # a log gets a line for every ten packages
+            return f"Installing {len(self.order)} packages … {done // 10 * 10} are there"
         return f"Installing {left[0] if left else 'the commands'} … {done}/{len(self.order)} packages{seconds}"
 
 

@@ -1,4 +1,10 @@
-from realchar.cli import main
+import sys
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        from realchar.cli import main
+
+        code = main()
+    except KeyboardInterrupt:  # while the program itself is still being read
+        code = 1
+    sys.exit(code)

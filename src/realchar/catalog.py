@@ -94,7 +94,8 @@ def _read_json(file: Path, base: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ModelError(
             "base_missing",
-            f"No base at {str(base)!r}: {file.name} is not there; give the path of a diffusers folder with --base.",
+            f"No base at {str(base)!r}: {file.relative_to(base).as_posix()} is not there; give the path of a diffusers "
+            "folder with --base.",
             path=str(base),
         ) from None
     except (OSError, ValueError) as error:

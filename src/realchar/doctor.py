@@ -260,20 +260,26 @@ def filesystem(path: Path) -> str:
 
 
 def check_models(settings: Settings, torch: Report) -> list[Finding]:
-    listing = catalog.scan_weights(settings.weights)
-    text = f"{len(listing)} LoRA version{'s' * (len(listing) != 1)} in {str(settings.weights)!r}" + (
-        f", newest {listing[0].name}." if listing else "."
-    )
-    weights = Finding("weights", "ok", text)
     try:
         base = catalog.load_base(settings.base)
     except ModelError as error:
-        return [
-            Finding("base", "bad", error.message, "Give a complete diffusers folder with --base or REALCHAR_BASE."),
-            weights,
-        ]
+        remedy = "Give a complete diffusers folder with --base or REALCHAR_BASE."
+        return [Finding("base", "bad", error.message, remedy)]
     title = f"{base.title} at {str(base.path)!r}, {base.weight_bytes / machine.GB:.2f} GB."
-    return [Finding("base", "ok", title), weights, check_choice(settings, base, torch)]
+    return [Finding("base", "ok", title), check_weights(settings, base), check_choice(settings, base, torch)]
+
+
+def check_weights(settings: Settings, base: catalog.BaseInfo) -> Finding:
+    """Say how many LoRA versions there are, and which one fits this base."""
+    num = len(catalog.scan_weights(settings.weights))
+    there = f"{num} LoRA version{'s' * (num != 1)} in {str(settings.weights)!r}"
+    newest = catalog.newest_weights(settings.weights, base)
+    if newest is not None:
+        return Finding("weights", "ok", f"{there}; the newest that fits this base is {newest.name}.")
+    if num:
+        remedy = "Choose versions made for it, or give their base with --base."
+        return Finding("weights", "warn", f"{there}, none of which fits {base.title}.", remedy)
+    return Finding("weights", "ok", f"{there}; the base is used alone.")
 
 
 def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> Finding:

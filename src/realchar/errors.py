@@ -6,7 +6,8 @@ RealCharError
 ├── ModelError        the base or a LoRA file is missing, damaged or does not fit        exit 1, HTTP 503
 ├── OutOfMemory       even the smallest plan does not fit                                exit 1, HTTP 507
 ├── ResultError       the run ended, but what came out is no picture (NaN, one colour)   exit 1, HTTP 500
-└── JobError          the job or the data folder is not in a state that allows this      exit 1, HTTP 409
+├── JobError          the job or the data folder is not in a state that allows this      exit 1, HTTP 409
+└── StorageError      disk full, folder or job database not usable                       exit 1, HTTP 507
 
 The message is one sentence: what, the value, the remedy. `code` and `args_` carry the same without words, so that a
 front end can say it in another language.
@@ -14,6 +15,7 @@ front end can say it in another language.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -57,3 +59,15 @@ class ResultError(RealCharError):
 
 class JobError(RealCharError):
     http_status = 409
+
+
+class StorageError(RealCharError):
+    http_status = 507
+
+
+def storage_error(error: OSError, what: str) -> StorageError:
+    """Return the sentence for a file that could not be written; `what` names it."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some space and try again" if full else "choose another folder or name"
+    reason = error.strerror or type(error).__name__
+    return StorageError("disk" if full else "folder", f"{what} could not be written ({reason}); {remedy}.", what=what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,11 @@ from pathlib import Path
 from realchar.catalog import BaseInfo, get_weights
 from realchar.errors import InvalidInput
 from realchar.images import PrepareOptions
-from realchar.presets import MAX_CFG, MAX_STEPS
+from realchar.presets import MAX_CFG, MAX_STEPS, get_preset
 from realchar.schema import EditRequest, SizePolicy
 
 MAX_SEED = 2**32 - 1
+RANDOM_SEED = -1
 MAX_PROMPT = 4000  # characters; the text encoder's own limit is 1024 tokens
 
 
@@ -28,23 +28,49 @@ def prepare_options(
 
 def checked(request: EditRequest, weights: Path) -> EditRequest:
     """Return the request with its seed drawn and its LoRA names resolved, or raise what is wrong with it."""
-    if not 1 <= request.steps <= MAX_STEPS:
-        raise InvalidInput("steps", f"Steps is {request.steps}, but 1 to {MAX_STEPS} is possible.", value=request.steps)
-    if not (math.isfinite(request.cfg) and 1 <= request.cfg <= MAX_CFG):
-        raise InvalidInput("cfg", f"CFG is {request.cfg}, but 1 to {MAX_CFG:g} is possible.", value=str(request.cfg))
-    if request.seed > MAX_SEED:
-        raise InvalidInput("seed", f"Seed is {request.seed}, but 0 to {MAX_SEED} is possible.", value=request.seed)
+    check_values(request)
+    loras = tuple(replace(ref, name=get_weights(weights, ref.name).name) for ref in request.loras)
+    seed = secrets.randbelow(MAX_SEED + 1) if request.seed == RANDOM_SEED else request.seed
+    return replace(request, seed=seed, loras=loras)
+
+
+def check_values(request: EditRequest) -> None:
+    """Raise InvalidInput for a value that can't be; whether its LoRA versions are there is not looked at."""
+    _check_range("steps", request.steps, 1, MAX_STEPS)
+    _check_range("cfg", request.cfg, 1, MAX_CFG)
+    if request.seed != RANDOM_SEED:
+        _check_range("seed", request.seed, 0, MAX_SEED, ", or -1 for a random one,")
+    if request.long_edge is not None:
+        _check_range("long_edge", request.long_edge, 32, 4096)
+    for ref in request.loras:
+        _check_range("strength", ref.strength, -2, 2)
+        check_text("weights", ref.name)
     if request.size not in ("safe", "native"):
         raise InvalidInput("size", f"Size is {request.size!r}, but 'safe' or 'native' is possible.", value=request.size)
+    if request.preset != "custom":
+        get_preset(request.preset)
+    for name, text in (("prompt", request.prompt), ("negative_prompt", request.negative_prompt)):
+        check_text(name, text)
+        if len(text) > MAX_PROMPT:
+            raise InvalidInput("prompt_long", f"The prompt is longer than {MAX_PROMPT} characters; shorten it.")
     if not request.prompt.strip():
         raise InvalidInput("prompt", "The prompt is empty; say what to do with the picture.")
-    if max(len(request.prompt), len(request.negative_prompt)) > MAX_PROMPT:
-        raise InvalidInput("prompt_long", f"The prompt is longer than {MAX_PROMPT} characters; shorten it.")
-    if request.long_edge is not None and not 32 <= request.long_edge <= 4096:
-        raise InvalidInput("long_edge", f"Long edge is {request.long_edge}, but 32 to 4096 pixels is possible.")
-    for ref in request.loras:
-        if not (math.isfinite(ref.strength) and -2 <= ref.strength <= 2):
-            raise InvalidInput("strength", f"Strength is {ref.strength}, but -2 to 2 is possible.", value=ref.strength)
-    loras = tuple(replace(ref, name=get_weights(weights, ref.name).name) for ref in request.loras)
-    seed = secrets.randbelow(MAX_SEED + 1) if request.seed < 0 else request.seed
-    return replace(request, seed=seed, loras=loras)
+
+
+_LABELS = {"steps": "Steps", "cfg": "CFG", "seed": "Seed", "long_edge": "Long edge", "strength": "Strength"}
+
+
+def _check_range(name: str, value: float, low: float, high: float, more: str = "") -> None:
+    if not low <= value <= high:  # not a number is in no range
+        message = f"{_LABELS[name]} is {value}, but {low:g} to {high:.10g}{more} is possible."
+        raise InvalidInput(name, message, value=str(value))
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise InvalidInput for what looks like text and can't be stored or shown as such: half characters, and NUL."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InvalidInput("text", f"{name} holds characters that are no text; type it anew.", name=name)

@@ -6,10 +6,12 @@ WebP carry the same two in the EXIF UserComment.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from PIL import ExifTags, Image, PngImagePlugin, UnidentifiedImageError
 
 from realchar import __version__
-from realchar.errors import InvalidInput, JobError
+from realchar.errors import InvalidInput, storage_error
 from realchar.schema import EditRequest
 from realchar.watermark import stamp, stamp_text
 
@@ -72,12 +74,9 @@ def stamped(image: Image.Image, params: dict[str, Any]) -> Image.Image:
 def save(image: Image.Image, target: Path, params: dict[str, Any] | None = None) -> None:
     """Write the picture with its parameters; after any failure there is the old file, or none, never half of one.
 
-    Raises InvalidInput for an unknown suffix, JobError when the disk is full or the folder can't be written.
+    The suffix must be one of FORMATS (see `check_target`). Raises StorageError when it can't be written.
     """
-    kind = FORMATS.get(target.suffix.lower())
-    if kind is None:
-        message = f"{target.name!r} is no name for a picture; end it in {', '.join(FORMATS)}."
-        raise InvalidInput("suffix", message, name=target.name)
+    kind = FORMATS[target.suffix.lower()]
     options: dict[str, Any] = {"PNG": {"compress_level": 4}, "JPEG": {"quality": 95, "subsampling": 0}}.get(
         kind, {"lossless": True}
     )
@@ -86,21 +85,37 @@ def save(image: Image.Image, target: Path, params: dict[str, Any] | None = None)
     _atomic(target, lambda file: image.save(file, kind, **options))
 
 
+def check_target(target: Path) -> None:
+    """Raise what would prevent `save` from writing here, before minutes are spent; makes the folder where it lacks."""
+    if target.suffix.lower() not in FORMATS:
+        message = f"{str(target)!r} is no name for a picture; end it in {', '.join(FORMATS)}."
+        raise InvalidInput("suffix", message, name=str(target))
+    try:
+        if target.is_dir():  # raises where the name is too long
+            raise InvalidInput("folder", f"{str(target)!r} is a folder; add a file name to it.", name=str(target))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise storage_error(error, repr(str(target))) from error
+
+
 def _atomic(target: Path, write: Callable[[Any], None]) -> None:
     part = target.with_name(f".{secrets.token_hex(6)}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w+b") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-        _sync_folder(target.parent)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("w+b") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+            _sync_folder(target.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
     except OSError as error:
-        message = f"{target.name!r} could not be written ({error.strerror}); free some space or choose another folder."
-        raise JobError("disk", message, name=target.name) from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise storage_error(error, repr(target.name)) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 
 from realchar.catalog import BaseInfo, WeightsInfo, load_base, newest_weights, scan_weights
 from realchar.engine.memory import Footprint, estimate_bytes
-from realchar.errors import JobError, NotFound
+from realchar.errors import InvalidInput, JobError, NotFound, storage_error
 from realchar.images import prepare
 from realchar.jobs.store import EventRow, JobStore, UploadRow
 from realchar.machine import read_memory
-from realchar.requests import checked, prepare_options
-from realchar.results import read_request
+from realchar.requests import check_text, check_values, checked, prepare_options
+from realchar.results import read_request, save
 from realchar.schema import EditRequest, Job, SizePolicy
 from realchar.settings import Settings
 
@@ -33,12 +33,32 @@ class Media:
     download: str
 
 
+def make_folder(folder: Path) -> None:
+    """Make a private folder; raises StorageError where that can't be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise storage_error(error, f"The folder {str(folder)!r}") from error
+
+
+def _usable_request(file: Path) -> tuple[EditRequest | None, list[dict[str, Any]]]:
+    """Return the settings that a picture carries, or None and the note that they can't be used."""
+    request = read_request(file)
+    if request is None:
+        return None, []
+    try:
+        check_values(request)
+    except InvalidInput:
+        return None, [{"code": "params_bad", "text": "The settings in this picture can't be used and were left aside"}]
+    return request, []
+
+
 class Service:
     """One per process; every method is quick and thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        settings.files.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(settings.files)
         self.store = JobStore(settings.database, lease_s=settings.lease_s)
         self._base = lru_cache(maxsize=1)(load_base)
 
@@ -61,14 +81,17 @@ class Service:
         self, owner: str, source: Path, name: str, size: SizePolicy = "safe", long_edge: int | None = None
     ) -> dict[str, Any]:
         """Take `source` over, prepare it, and return its card; on refusal the file is deleted."""
+        check_text("The file name", name)
         upload = secrets.token_urlsafe(16)
         file = self.settings.files / f"{upload}.upload"
-        shutil.move(source, file)
         try:
+            shutil.move(source, file)
             card = self._prepare(owner, upload, file, size, long_edge)
-            params = read_request(file)
-        except BaseException:
+            params, params_notes = _usable_request(file)
+        except BaseException as error:
             file.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise storage_error(error, f"The upload {name!r}") from error
             raise
         mime = _BROWSER_FORMATS.get(card["format"], "")
         card |= {
@@ -77,6 +100,7 @@ class Service:
             "bytes": file.stat().st_size,
             "original": file.name if mime else card["exact"],
             "params": params.to_json() if params else None,
+            "notes": card["notes"] + params_notes,
         }
         self.store.add_upload(UploadRow(upload, owner, name, file.name, mime, {_policy(size, long_edge): card}))
         if mime:
@@ -102,7 +126,7 @@ class Service:
         options = prepare_options(base, size, long_edge, self.settings.max_megapixels)
         prepared = prepare(file, options)
         exact = f"{secrets.token_urlsafe(16)}.png"
-        prepared.picture.save(self.settings.files / exact, "PNG", compress_level=1)
+        save(prepared.picture, self.settings.files / exact)
         self.store.add_file(exact, owner, upload, "image/png", "prepared.png")
         report = prepared.report
         memory = read_memory(self.settings.device)
@@ -133,6 +157,7 @@ class Service:
     def submit(self, owner: str, upload: str, request: EditRequest, key: str | None = None) -> Job:
         """Queue a conversion; the same `key` returns the same job."""
         row = self._upload(owner, upload)
+        check_text("key", key or "")
         request = checked(request, self.settings.weights)
         waiting = self.store.num_waiting(owner)
         if waiting >= self.settings.max_queued:

@@ -24,7 +24,7 @@ class Settings:
     root: Path = Path()  # where the checkout is; found by itself
     data: Path = Path()  # jobs.sqlite, uploads and results; default <root>/data
     weights: Path = Path()  # LoRA versions; default <root>/weights
-    base: str = ""  # a diffusers folder; default <weights>/demo
+    base: str = ""  # a diffusers folder; default <root>/weights/demo
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     host: str = "127.0.0.1"  # address to listen on; another one is reachable from other machines
     port: int = 7860  # port to listen on
@@ -60,7 +60,7 @@ class Settings:
             root=root,
             data=(root / "data" if settings.data == Path() else settings.data).resolve(),
             weights=weights.resolve(),
-            base=settings.base or str(weights.resolve() / "demo"),
+            base=settings.base or str(root / "weights" / "demo"),
         )
 
 

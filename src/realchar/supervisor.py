@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import secrets
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import IO
 
-from realchar.errors import JobError
+from realchar.errors import JobError, StorageError, storage_error
 from realchar.jobs.cleaning import clean
 from realchar.jobs.store import JobStore
 from realchar.settings import Settings
 
+log = logging.getLogger("realchar.supervisor")
+
 BACKOFF_S = (0.0, 1.0, 5.0, 15.0, 30.0)  # before the first, second … restart in a row
 HEALTHY_S = 60.0  # a worker that lived for so long starts the count anew
 LEASE_CHECK_S = 5.0
+STORAGE_RETRY_S = 2.0
 CLEAN_EVERY_S = 3600.0
 DOWN_AFTER = 3  # restarts in a row after which the front end is told that the engine is down
 
@@ -32,8 +38,11 @@ class FolderLock:
         self._file: IO[bytes] | None = None
 
     def acquire(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = self._path.open("a+b")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = self._path.open("a+b")
+        except OSError as error:
+            raise storage_error(error, f"The data folder {str(self._path.parent)!r}") from error
         try:
             _lock(file)
         except OSError:
@@ -74,7 +83,6 @@ class Supervisor:
     def start(self) -> None:
         """Take the data folder, requeue orphaned jobs, start the worker. Raises JobError when the folder is in use."""
         self._lock.acquire()
-        self.settings.files.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._store = JobStore(self.settings.database, lease_s=self.settings.lease_s)
         self._store.release()
         self._store.broadcast("engine", {"state": "starting"})
@@ -94,7 +102,8 @@ class Supervisor:
                 process.wait()
         if self._thread is not None:
             self._thread.join(timeout=5)
-            self._store.release(self._worker, crashed=False)
+            with contextlib.suppress(StorageError):  # the next start gives it back as well
+                self._store.release(self._worker, crashed=False)
             self._store.close()
             self._thread = None
         self._lock.release()
@@ -111,11 +120,21 @@ class Supervisor:
             self._wait(process)
             if self._stopping.is_set():
                 return
-            self._store.release(self._worker)
+            self._insist(lambda: self._store.release(self._worker))
             restarts = 0 if time.monotonic() - began > HEALTHY_S else restarts + 1
-            state = "down" if restarts > DOWN_AFTER else "restarting"
-            self._store.broadcast("engine", {"state": state, "exit": process.returncode})
+            state = {"state": "down" if restarts > DOWN_AFTER else "restarting", "exit": process.returncode}
+            self._insist(lambda state=state: self._store.broadcast("engine", state))  # type: ignore[misc]
             self._stopping.wait(BACKOFF_S[min(restarts, len(BACKOFF_S) - 1)])
+
+    def _insist(self, write: Callable[[], object]) -> None:
+        """Write until it works: a disk may be full for an hour, and a job that isn't given back then is lost."""
+        while not self._stopping.is_set():
+            try:
+                write()
+                return
+            except StorageError as error:
+                log.warning("%s", error)
+                self._stopping.wait(STORAGE_RETRY_S)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         """Return when the worker ended; end it when its lease ran out twice (once may be a suspended laptop)."""
@@ -123,15 +142,18 @@ class Supervisor:
         checked = time.monotonic()
         cleaned = -CLEAN_EVERY_S
         while not self._stopping.wait(0.05) and process.poll() is None:
-            if time.monotonic() - cleaned > CLEAN_EVERY_S:
-                cleaned = time.monotonic()
-                clean(self._store, self.settings)
-            if time.monotonic() - checked > LEASE_CHECK_S:
-                checked = time.monotonic()
-                expired = self._store.expired(self._worker)
-                if expired and suspicious:
-                    process.kill()
-                suspicious = expired
+            try:
+                if time.monotonic() - cleaned > CLEAN_EVERY_S:
+                    cleaned = time.monotonic()
+                    clean(self._store, self.settings)
+                if time.monotonic() - checked > LEASE_CHECK_S:
+                    checked = time.monotonic()
+                    expired = self._store.expired(self._worker)
+                    if expired and suspicious:
+                        process.kill()
+                    suspicious = expired
+            except (StorageError, OSError) as error:
+                log.warning("%s", error)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self._worker = f"worker-{secrets.token_hex(6)}"

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +19,7 @@ from PIL import Image
 
 from realchar.catalog import load_base
 from realchar.convert import convert
-from realchar.errors import NotFound, RealCharError
+from realchar.errors import NotFound, RealCharError, StorageError
 from realchar.jobs.store import JobStore
 from realchar.machine import prepare_engine_process
 from realchar.requests import prepare_options
@@ -34,6 +34,7 @@ log = logging.getLogger("realchar.worker")
 PREVIEW_BYTES = 16_000
 PREVIEW_LADDER = ((384, 80), (384, 60), (384, 40), (256, 50), (128, 50))  # long edge in pixels, JPEG quality
 IDLE_POLL_S = 0.05
+STORAGE_RETRY_S = 2.0
 
 
 class Runner(Protocol):
@@ -77,7 +78,12 @@ class Worker:
     def serve(self) -> None:
         self._load()
         while not self.stop.is_set():
-            job = self.store.claim(self.name)
+            try:
+                job = self.store.claim(self.name)
+            except StorageError as error:
+                log.warning("%s", error)
+                self.stop.wait(STORAGE_RETRY_S)
+                continue
             if job is None:
                 self.stop.wait(IDLE_POLL_S)
             else:
@@ -85,14 +91,18 @@ class Worker:
 
     def _load(self) -> None:
         """Load the base ahead of the first job; a failure is told now and again by each job that needs it."""
-        self.store.broadcast("engine", {"state": "loading"})
+        self._tell({"state": "loading"})
         try:
             facts = self.runner.load()
         except RealCharError as error:
             log.error("The base could not be loaded: %s", error)
-            self.store.broadcast("engine", {"state": "down", "error": error.to_json()})
+            self._tell({"state": "down", "error": error.to_json()})
         else:
-            self.store.broadcast("engine", {"state": "ready", **facts})
+            self._tell({"state": "ready", **facts})
+
+    def _tell(self, state: dict[str, Any]) -> None:
+        with suppress(StorageError):
+            self.store.broadcast("engine", state)
 
     def work(self, job: Job) -> None:
         """Run one job to its end, whatever happens in it."""
@@ -148,12 +158,22 @@ class Worker:
             (path.name, "image/png", f"{stem}_realchar_s{job.request.seed}{_SUFFIX[role]}.png")
             for role, path in targets.items()
         )
-        if not self.store.finish(job, self.name, JobState.DONE, result=result, files=files):
+        if not self._finish(job, JobState.DONE, result=result, files=files):
             _delete(targets)
 
     def _end(self, job: Job, targets: dict[str, Path], state: JobState, error: dict[str, Any] | None) -> None:
         _delete(targets)
-        self.store.finish(job, self.name, state, error=error)
+        self._finish(job, state, error=error)
+
+    def _finish(self, job: Job, state: JobState, **facts: Any) -> bool:
+        """Write the end until it works: while the disk is full nothing else can be done either."""
+        while True:
+            try:
+                return self.store.finish(job, self.name, state, **facts)
+            except StorageError as error:
+                log.warning("%s", error)
+                if self.stop.wait(STORAGE_RETRY_S):
+                    return False
 
 
 _SUFFIX = {"stamped": "", "clean": ".clean", "before": ".before"}
@@ -175,7 +195,8 @@ def beating(store: JobStore, job: Job, worker: str) -> Iterator[None]:
 
     def beat() -> None:
         while not done.wait(store.lease_s / 4):
-            store.beat(job, worker)
+            with suppress(StorageError):  # the run itself meets it, too
+                store.beat(job, worker)
 
     thread = threading.Thread(target=beat, name="lease", daemon=True)
     thread.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -20,12 +20,15 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 import realchar
+from realchar.api.answers import dump, whole
 from realchar.api.common import Owner
 from realchar.api.jobs import job_json
+from realchar.errors import RealCharError
 
 if TYPE_CHECKING:
     from realchar.service import EventRow, Service
 
+log = logging.getLogger(__name__)
 POLL_S = 0.1  # between two looks at the events table
 SLOW_S = 5.0  # between two looks at weights, memory and queue positions
 BEAT_S = 10.0
@@ -92,12 +95,15 @@ class Hub:
                     yield message(0, "beat", {})
                 elif not 0 < found[0] <= last:
                     yield found[2]
+        except RealCharError as error:  # the answer has begun; the browser comes again in a second
+            log.warning("%s", error.message)
         finally:
             self._watchers.remove(watcher)
 
     def _snapshot(self, owner: str, after: int) -> tuple[int, dict[str, Any], list[EventRow]]:
         service = self.service
         last = service.last_event()
+        after = min(after, last)  # beyond the last row is: from now on
         jobs = [job_json(service, job) for job in service.jobs(owner)]
         hello = {
             "version": realchar.__version__,
@@ -128,14 +134,19 @@ class Hub:
         while True:
             if self._watchers:
                 empty_since = None
-                await self._pass_on()
             else:
                 empty_since = empty_since or time.monotonic()
                 if time.monotonic() - empty_since > SLOW_S:
                     return
-            if self._watchers and time.monotonic() - slow_at > SLOW_S:
-                slow_at = time.monotonic()
-                weights = await self._pass_slow(weights)
+            try:
+                if self._watchers:
+                    await self._pass_on()
+                if self._watchers and time.monotonic() - slow_at > SLOW_S:
+                    slow_at = time.monotonic()
+                    weights = await self._pass_slow(weights)
+            except RealCharError as error:  # a full disk, a locked database: the watchers wait until that has passed
+                log.warning("%s", error.message)
+                await asyncio.sleep(BEAT_S / 10)
             await asyncio.sleep(POLL_S)
 
     async def _pass_on(self) -> None:
@@ -161,7 +172,7 @@ class Hub:
                 if watcher.owner == owner:
                     watcher.put(0, "stats", text)
         weights = await run_in_threadpool(weights_json, self.service)
-        listing = json.dumps(weights)
+        listing = dump(weights)
         if known and listing != known:
             for watcher in self._watchers:
                 watcher.put(0, "weights", message(0, "weights", {"weights": weights}))
@@ -200,18 +211,17 @@ def row_json(row: EventRow) -> dict[str, Any]:
 def message(row: int, kind: str, data: dict[str, Any]) -> str:
     """Return one server-sent event; only rows of the table carry an id, so that a reconnect continues after one."""
     head = f"id: {row}\n" if row else ""
-    return f"{head}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+    return f"{head}event: {kind}\ndata: {dump(data)}\n\n"
 
 
 def add_routes(router: APIRouter, hub: Hub) -> None:
     @router.get("/api/events", response_class=StreamingResponse)
     async def events(
         owner: Owner,
-        after: Annotated[int, Query(ge=0)] = 0,
+        after: Annotated[str | None, Query(description="the last row that you have seen")] = None,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> StreamingResponse:
         """Stream what happens to your jobs (server-sent events), beginning with `hello`."""
-        if last_event_id and last_event_id.isdecimal():
-            after = int(last_event_id)
+        seen = next((row for row in map(whole, (last_event_id, after)) if row is not None), 0)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(hub.stream(owner, after), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(hub.stream(owner, seen), media_type="text/event-stream", headers=headers)

@@ -17,28 +17,33 @@ if TYPE_CHECKING:
     from realchar.service import Service
 
 
+# Wider than anything that is possible, which the service knows better; only what no database column holds is cut off.
+Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class Lora(BaseModel):
     """A LoRA version by its name in `GET /api/weights`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
-    strength: float = 1.0
+    strength: Number = 1.0
 
 
 class Submit(BaseModel):
     """A conversion: an upload and the settings. A negative seed draws one; the same `key` never makes a second job."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     upload: str
     prompt: str = PROMPTS["base"]
     negative_prompt: str = NEGATIVE
-    steps: int = 20
-    cfg: float = 7.0
-    seed: int = -1
+    steps: Whole = 20
+    cfg: Number = 7.0
+    seed: Whole = -1
     size: SizePolicy = "safe"
-    long_edge: int | None = None
+    long_edge: Whole | None = None
     loras: list[Lora] = Field(default_factory=list)
     preset: str = Field("custom", max_length=40)
     stamp: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
+from realchar.api.answers import whole
 from realchar.api.common import Owner
-from realchar.errors import InvalidInput
+from realchar.errors import InvalidInput, storage_error
 from realchar.schema import SizePolicy
 
 if TYPE_CHECKING:
@@ -27,16 +29,20 @@ class TooBig(InvalidInput):
 def add_routes(router: APIRouter, service: Service) -> None:
     limit = service.settings.upload_mb * 10**6
     incoming = service.settings.data / "incoming"
+    _clear(incoming)
 
     @router.put("/api/uploads", status_code=201)
     async def upload(
         request: Request, owner: Owner, name: str = "picture", size: SizePolicy = "safe", long_edge: LongEdge = None
     ) -> dict[str, Any]:
         """Take a picture (the raw body), prepare it for the model, and return its card."""
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > limit:
-            raise _too_big(int(announced), limit)
-        file = await _receive(request, incoming, limit)
+        announced = whole(request.headers.get("content-length")) or 0
+        if announced > limit:
+            raise _too_big(announced, limit)
+        try:
+            file = await _receive(request, incoming, limit)
+        except OSError as error:
+            raise storage_error(error, "The picture") from error
         try:
             return await run_in_threadpool(service.add_upload, owner, file, _display_name(name), size, long_edge)
         finally:
@@ -46,6 +52,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
     def card(upload_id: str, owner: Owner, size: SizePolicy = "safe", long_edge: LongEdge = None) -> dict[str, Any]:
         """Return the card of an upload, prepared for this size."""
         return service.card(owner, upload_id, size, long_edge)
+
+
+def _clear(folder: Path) -> None:
+    """Delete what an app that was killed while it received left behind; only one app uses a data folder at a time."""
+    for file in folder.glob("tmp*"):
+        with contextlib.suppress(OSError):  # a file that another program holds is only in the way
+            file.unlink()
 
 
 async def _receive(request: Request, folder: Path, limit: int) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -35,6 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     except RealCharError as error:
         print(f"realchar: {error.message}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # whoever read our output has gone; no traceback, and none at the end of Python either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("realchar: cancelled, nothing was written.", file=sys.stderr)
         return 1

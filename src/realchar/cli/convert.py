@@ -17,7 +17,7 @@ from realchar.images import prepare
 from realchar.machine import prepare_engine_process
 from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset
 from realchar.requests import checked, prepare_options
-from realchar.results import FORMATS
+from realchar.results import check_target
 from realchar.schema import EditRequest, Event, LoraRef, Planned, Prepared, Saved, Stage, Step, Tick, event_json
 from realchar.settings import Settings
 
@@ -77,16 +77,14 @@ def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) 
 
 def targets_of(output: Path, stamp: bool) -> dict[str, Path]:
     """Return where the copies go: `OUT.png` stamped with `OUT.clean.png` beside it, or only the clean one."""
-    if output.suffix.lower() not in FORMATS:
-        message = f"{output.name!r} is no name for a picture; end it in {', '.join(FORMATS)}."
-        raise InvalidInput("suffix", message, name=output.name)
     if not stamp:
         return {"clean": output}
     return {"clean": output.with_name(f"{output.stem}.clean{output.suffix}"), "stamped": output}
 
 
-def _check_not_source(source: Path, targets: dict[str, Path]) -> None:
+def _check_targets(source: Path, targets: dict[str, Path]) -> None:
     for target in targets.values():
+        check_target(target)
         if source.exists() and target.exists() and target.samefile(source):
             raise InvalidInput(
                 "overwrite", f"{target.name!r} is the picture itself; give another name with -o.", name=target.name
@@ -97,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings.load(base=args.base)
     base = load_base(settings.base)
     targets = targets_of(args.output, not args.no_stamp)
-    _check_not_source(args.input, targets)
+    _check_targets(args.input, targets)
     request = checked(build_request(args, base, settings), settings.weights)
     show = _show_json if args.json else _Terminal(base).show
     with closing(_events(args.input, request, targets, base, settings)) as events:
@@ -144,7 +142,9 @@ class _Terminal:
             for note in (note for note in event.notes if note["code"] != "resize"):  # the line above says it
                 self._line(f"  · {note['text']}")
         elif isinstance(event, Planned):
-            self._line(f"{event.mode}, {event.resident}/{event.blocks} blocks resident, {event.device}, {event.dtype}")
+            whole = event.resident == event.blocks
+            share = "all weights in memory" if whole else f"{event.resident}/{event.blocks} blocks in memory"
+            self._line(f"Runs on {event.device} in {event.dtype}, {share}")
         elif isinstance(event, Step) and self.live:
             done = round(24 * event.i / event.n)
             bar = "█" * done + "░" * (24 - done)
@@ -163,4 +163,6 @@ class _Terminal:
 
 def _sizes(event: Prepared) -> str:
     (w, h), (pw, ph) = event.source, event.prepared
+    if event.source == event.prepared:
+        return f"{w}×{h}, size unchanged"
     return f"{w}×{h} → {pw}×{ph} (LANCZOS, RGB on white)"

@@ -59,5 +59,6 @@ def migrate(db: sqlite3.Connection) -> None:
                 db.execute("INSERT INTO migrations VALUES (?, ?)", (step.__name__, time.time()))
         db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:
+            db.execute("ROLLBACK")
         raise

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from realchar.errors import StorageError
 from realchar.jobs.migrations import migrate
 from realchar.schema import EditRequest, Job, JobState
 
@@ -62,29 +63,47 @@ class JobStore:
         self.lease_s = lease_s
         self.now = now
         self._lock = threading.RLock()
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")  # an accepted job survives a power cut
-        migrate(self._db)
+        self._path = path
+        with self._sentences():
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")  # an accepted job survives a power cut
+            migrate(self._db)
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
 
     @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        """Turn SQLite's errors about the disk and the file into ones that say what to do."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+                raise
+            path = str(self._path)
+            if "full" in str(error):
+                message = f"The disk of {path!r} is full; free some space, and the queue goes on by itself."
+                raise StorageError("disk", message, path=path) from error
+            message = f"The job database {path!r} can't be used ({error}); move it away to begin with an empty one."
+            raise StorageError("database", message, path=path) from error
+
+    @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
+        with self._lock, self._sentences():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk has rolled it back already
+                    self._db.execute("ROLLBACK")
                 raise
 
     def _read(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        with self._lock:
+        with self._lock, self._sentences():
             return self._db.execute(sql, values).fetchall()
 
     # ---- owners: submit, look, cancel
