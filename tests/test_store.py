@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from realchar.errors import StorageError
-from realchar.jobs.store import JobStore, UploadRow
+from realchar.jobs.rows import UploadRow
+from realchar.jobs.store import JobStore
 from realchar.schema import EditRequest, Job, JobState
 
 REQUEST = EditRequest(prompt="p", seed=1)
@@ -266,12 +267,12 @@ def test_a_damaged_database_is_a_sentence(tmp_path: Path, content: bytes) -> Non
 
 def test_a_full_disk_is_a_sentence_and_the_store_goes_on(store: JobStore) -> None:
     job = submit(store)
-    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
-    store._db.execute(f"PRAGMA max_page_count={pages}")
+    (pages,) = store._db.connection.execute("PRAGMA page_count").fetchone()
+    store._db.connection.execute(f"PRAGMA max_page_count={pages}")
     with pytest.raises(StorageError, match=r"The disk of .* is full"):
         for _ in range(100):
             store.broadcast("engine", {"text": "x" * 5000})
     assert store.find(job.id) is not None
-    store._db.execute(f"PRAGMA max_page_count={pages + 1000}")
+    store._db.connection.execute(f"PRAGMA max_page_count={pages + 1000}")
     store.broadcast("engine", {"state": "ready"})
     assert store.claim("w") is not None

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from realchar.errors import ModelError, StorageError
-from realchar.jobs.store import JobStore, UploadRow
+from realchar.jobs.rows import UploadRow
+from realchar.jobs.store import JobStore
 from realchar.schema import EditRequest, Event, Job, JobState, Stage, Step, Tick
 from realchar.settings import Settings
 from realchar.worker import PREVIEW_BYTES, PREVIEW_LADDER, Worker, preview_jpeg
@@ -171,7 +172,7 @@ def test_a_full_disk_fails_the_job_with_a_sentence_once_there_is_room(
     monkeypatch.setattr("realchar.worker.STORAGE_RETRY_S", 0.01)
     room = False
     tries = 0
-    write = store._write
+    write = store._db.write
 
     def full() -> Any:
         nonlocal tries
@@ -182,7 +183,7 @@ def test_a_full_disk_fails_the_job_with_a_sentence_once_there_is_room(
 
     def script(job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
         write_all(targets)
-        monkeypatch.setattr(store, "_write", full)
+        monkeypatch.setattr(store._db, "write", full)
         yield Stage("finish")
 
     job = run(settings, store, script)

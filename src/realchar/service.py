@@ -16,7 +16,8 @@ from realchar.catalog import BaseInfo, WeightsInfo, load_base, newest_weights, s
 from realchar.engine.memory import Footprint, estimate_bytes
 from realchar.errors import InvalidInput, JobError, NotFound, storage_error
 from realchar.images import prepare
-from realchar.jobs.store import EventRow, JobStore, UploadRow
+from realchar.jobs.rows import EventRow, UploadRow
+from realchar.jobs.store import JobStore
 from realchar.machine import read_memory
 from realchar.requests import check_text, check_values, checked, prepare_options
 from realchar.results import read_request, save

@@ -9,109 +9,35 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from realchar.errors import StorageError
-from realchar.jobs.migrations import migrate
+from realchar.jobs.database import Database
+from realchar.jobs.rows import EventRow, FileRow, UploadRow, dump, event_row, job_row
 from realchar.schema import EditRequest, Job, JobState
 
 MAX_ATTEMPTS = 2  # a job that crashed the worker is tried once more
 
 
-@dataclass(frozen=True)
-class EventRow:
-    """One stored event. `owner` None means that it is for everybody; `preview` is a JPEG."""
-
-    id: int
-    owner: str | None
-    job: str | None
-    attempt: int
-    kind: str
-    payload: dict[str, Any]
-    preview: bytes | None
-    at: float
-
-
-@dataclass(frozen=True)
-class UploadRow:
-    id: str
-    owner: str
-    name: str
-    file: str
-    mime: str
-    cards: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FileRow:
-    name: str
-    owner: str
-    mime: str
-    download: str
-
-
 class JobStore:
-    """Thread-safe; one connection under a lock, since every statement takes microseconds."""
+    """Thread-safe, and safe between processes. Every call may raise StorageError."""
 
     def __init__(self, path: Path | str, *, lease_s: float = 15.0, now: Callable[[], float] = time.time) -> None:
         self.lease_s = lease_s
         self.now = now
-        self._lock = threading.RLock()
-        self._path = path
-        with self._sentences():
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-            self._db.row_factory = sqlite3.Row
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")  # an accepted job survives a power cut
-            migrate(self._db)
+        self._db = Database(path)
 
     def close(self) -> None:
-        with self._lock:
-            self._db.close()
-
-    @contextmanager
-    def _sentences(self) -> Iterator[None]:
-        """Turn SQLite's errors about the disk and the file into ones that say what to do."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
-                raise
-            path = str(self._path)
-            if "full" in str(error):
-                message = f"The disk of {path!r} is full; free some space, and the queue goes on by itself."
-                raise StorageError("disk", message, path=path) from error
-            message = f"The job database {path!r} can't be used ({error}); move it away to begin with an empty one."
-            raise StorageError("database", message, path=path) from error
-
-    @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._sentences():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # a full disk has rolled it back already
-                    self._db.execute("ROLLBACK")
-                raise
-
-    def _read(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        with self._lock, self._sentences():
-            return self._db.execute(sql, values).fetchall()
+        self._db.close()
 
     # ---- owners: submit, look, cancel
 
     def submit(self, owner: str, upload: str, source_name: str, request: EditRequest, *, key: str | None = None) -> Job:
         """Queue a job; the same `key` of the same owner returns the job that it made before."""
         job = secrets.token_urlsafe(12)
-        with self._write() as db:
+        with self._db.write() as db:
             made = db.execute(
                 "INSERT INTO jobs (id, owner, key, state, request, upload, source_name, created)"
                 " VALUES (?, ?, ?, 'queued', ?, ?, ?, ?) ON CONFLICT (owner, key) DO NOTHING",
@@ -126,26 +52,26 @@ class JobStore:
         return found
 
     def find(self, job: str, owner: str | None = None) -> Job | None:
-        rows = self._read("SELECT * FROM jobs WHERE id=? AND owner=coalesce(?, owner)", job, owner)
-        return _job(rows[0]) if rows else None
+        rows = self._db.read("SELECT * FROM jobs WHERE id=? AND owner=coalesce(?, owner)", job, owner)
+        return job_row(rows[0]) if rows else None
 
     def list_jobs(self, owner: str, limit: int = 50) -> list[Job]:
-        rows = self._read("SELECT * FROM jobs WHERE owner=? ORDER BY seq DESC LIMIT ?", owner, limit)
-        return [_job(row) for row in rows]
+        rows = self._db.read("SELECT * FROM jobs WHERE owner=? ORDER BY seq DESC LIMIT ?", owner, limit)
+        return [job_row(row) for row in rows]
 
     def num_waiting(self, owner: str | None = None) -> int:
         sql = "SELECT count(*) FROM jobs WHERE state IN ('queued', 'running') AND owner=coalesce(?, owner)"
-        return int(self._read(sql, owner)[0][0])
+        return int(self._db.read(sql, owner)[0][0])
 
     def position(self, job: str) -> int:
         """Return how many jobs will be done up to and including this one; 0 when it isn't waiting."""
         sql = "SELECT count(*) FROM jobs WHERE (state='running' OR (state='queued' AND seq <= j.seq)) AND j.state='queued'"
-        rows = self._read(f"SELECT ({sql}) FROM jobs AS j WHERE id=?", job)
+        rows = self._db.read(f"SELECT ({sql}) FROM jobs AS j WHERE id=?", job)
         return int(rows[0][0]) if rows else 0
 
     def cancel(self, job: str, owner: str) -> bool:
         """Cancel a queued job at once, ask the worker of a running one to stop; False when it had ended already."""
-        with self._write() as db:
+        with self._db.write() as db:
             waiting = db.execute(
                 "UPDATE jobs SET state='cancelled', finished=? WHERE id=? AND owner=? AND state='queued'",
                 (self.now(), job, owner),
@@ -163,9 +89,9 @@ class JobStore:
 
     def claim(self, worker: str) -> Job | None:
         """Take the oldest queued job in one statement; no two workers ever get the same."""
-        if not self._read("SELECT 1 FROM jobs WHERE state='queued' LIMIT 1"):
+        if not self._db.read("SELECT 1 FROM jobs WHERE state='queued' LIMIT 1"):
             return None  # an idle poll takes no write lock
-        with self._write() as db:
+        with self._db.write() as db:
             row = db.execute(
                 "UPDATE jobs SET state='running', worker=?, attempt=attempt+1, started=?, lease=?, cancelling=0"
                 " WHERE seq=(SELECT min(seq) FROM jobs WHERE state='queued') RETURNING *",
@@ -173,13 +99,13 @@ class JobStore:
             ).fetchone()
             if row is None:
                 return None
-            job = _job(row)
+            job = job_row(row)
             self._event(db, job.owner, job.id, job.attempt, "job", {"state": "running", "attempt": job.attempt})
             return job
 
     def beat(self, job: Job, worker: str) -> bool:
         """Renew the lease; False means stop: the job was cancelled, or is no longer this worker's."""
-        with self._write() as db:
+        with self._db.write() as db:
             return bool(self._renew(db, job, worker))
 
     def _renew(self, db: sqlite3.Connection, job: Job, worker: str) -> bool | None:
@@ -193,12 +119,12 @@ class JobStore:
     def wanted(self, job: Job, worker: str) -> bool:
         """Like `beat` without writing: cheap enough to ask after every transformer block."""
         sql = "SELECT cancelling FROM jobs WHERE id=? AND worker=? AND attempt=? AND state='running'"
-        rows = self._read(sql, job.id, worker, job.attempt)
+        rows = self._db.read(sql, job.id, worker, job.attempt)
         return bool(rows) and not rows[0]["cancelling"]
 
     def append(self, job: Job, worker: str, kind: str, payload: dict[str, Any], preview: bytes | None = None) -> bool:
         """Add an event and renew the lease; returns what `beat` returns, and adds nothing when the claim is lost."""
-        with self._write() as db:
+        with self._db.write() as db:
             wanted = self._renew(db, job, worker)
             if wanted is None:
                 return False
@@ -218,11 +144,11 @@ class JobStore:
         files: tuple[tuple[str, str, str], ...] = (),
     ) -> bool:
         """End the job, and make its files (name, mime, download name) known, in one transaction."""
-        with self._write() as db:
+        with self._db.write() as db:
             owned = db.execute(
                 "UPDATE jobs SET state=?, finished=?, error=?, result=?, worker=NULL, lease=NULL"
                 " WHERE id=? AND worker=? AND attempt=? AND state='running'",
-                (state, self.now(), _dump(error), _dump(result), job.id, worker, job.attempt),
+                (state, self.now(), dump(error), dump(result), job.id, worker, job.attempt),
             ).rowcount
             if not owned:
                 return False
@@ -239,7 +165,7 @@ class JobStore:
 
         `crashed=False` is for an orderly stop, which must not count as an attempt. Returns how many were given back.
         """
-        with self._write() as db:
+        with self._db.write() as db:
             rows = db.execute(
                 "SELECT * FROM jobs WHERE state='running' AND worker=coalesce(?, worker)", (worker,)
             ).fetchall()
@@ -250,7 +176,7 @@ class JobStore:
     def expired(self, worker: str) -> bool:
         """Tell whether the worker holds a job whose lease ran out: it hangs, or was stopped from outside."""
         sql = "SELECT 1 FROM jobs WHERE state='running' AND worker=? AND lease < ?"
-        return bool(self._read(sql, worker, self.now()))
+        return bool(self._db.read(sql, worker, self.now()))
 
     def _release_one(self, db: sqlite3.Connection, row: sqlite3.Row, crashed: bool) -> None:
         error = None
@@ -266,7 +192,7 @@ class JobStore:
         attempt = row["attempt"] if crashed else max(0, row["attempt"] - 1)
         db.execute(
             "UPDATE jobs SET state=?, worker=NULL, lease=NULL, error=?, finished=?, attempt=? WHERE seq=?",
-            (state, _dump(error), finished, attempt, row["seq"]),
+            (state, dump(error), finished, attempt, row["seq"]),
         )
         db.execute("UPDATE events SET preview=NULL WHERE job=? AND preview IS NOT NULL", (row["id"],))
         self._event(db, row["owner"], row["id"], row["attempt"], "job", {"state": state, "error": error})
@@ -275,7 +201,7 @@ class JobStore:
 
     def broadcast(self, kind: str, payload: dict[str, Any]) -> None:
         """Tell everybody, without a job: the engine's state, a new weights file."""
-        with self._write() as db:
+        with self._db.write() as db:
             self._event(db, None, None, 0, kind, payload)
 
     def _event(
@@ -295,21 +221,21 @@ class JobStore:
 
     def events(self, after: int, owner: str | None = None, job: str | None = None, limit: int = 500) -> list[EventRow]:
         """Return events with an id above `after`: all, or those of one owner (and everybody's), or of one job."""
-        rows = self._read(
+        rows = self._db.read(
             "SELECT * FROM events WHERE id > ? AND (? IS NULL OR owner IS NULL OR owner=?) AND (? IS NULL OR job=?)"
             " ORDER BY id LIMIT ?",
             *(after, owner, owner, job, job, limit),
         )
-        return [EventRow(**{**dict(row), "payload": json.loads(row["payload"])}) for row in rows]
+        return [event_row(row) for row in rows]
 
     def last_event(self, kind: str | None = None) -> EventRow | None:
         where, values = ("WHERE kind=?", (kind,)) if kind else ("", ())
-        rows = self._read(f"SELECT * FROM events {where} ORDER BY id DESC LIMIT 1", *values)
-        return EventRow(**{**dict(rows[0]), "payload": json.loads(rows[0]["payload"])}) if rows else None
+        rows = self._db.read(f"SELECT * FROM events {where} ORDER BY id DESC LIMIT 1", *values)
+        return event_row(rows[0]) if rows else None
 
     def drop_old_events(self, before: float) -> int:
         """Forget the steps and memory readings of jobs that ended before; how a job ended is kept."""
-        with self._write() as db:
+        with self._db.write() as db:
             return db.execute(
                 "DELETE FROM events WHERE kind IN ('step', 'memory', 'stage') AND job IN"
                 " (SELECT id FROM jobs WHERE finished < ?)",
@@ -319,7 +245,7 @@ class JobStore:
     # ---- uploads and files
 
     def add_upload(self, upload: UploadRow) -> None:
-        with self._write() as db:
+        with self._db.write() as db:
             db.execute(
                 "INSERT INTO uploads (id, owner, name, file, mime, cards, created) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -330,16 +256,16 @@ class JobStore:
 
     def find_upload(self, upload: str, owner: str | None = None) -> UploadRow | None:
         sql = "SELECT id, owner, name, file, mime, cards FROM uploads WHERE id=? AND owner=coalesce(?, owner)"
-        rows = self._read(sql, upload, owner)
+        rows = self._db.read(sql, upload, owner)
         return UploadRow(**{**dict(rows[0]), "cards": json.loads(rows[0]["cards"])}) if rows else None
 
     def set_card(self, upload: str, policy: str, card: dict[str, Any]) -> None:
-        with self._write() as db:
+        with self._db.write() as db:
             cards = json.loads(db.execute("SELECT cards FROM uploads WHERE id=?", (upload,)).fetchone()[0])
             db.execute("UPDATE uploads SET cards=? WHERE id=?", (json.dumps({**cards, policy: card}), upload))
 
     def add_file(self, name: str, owner: str, upload: str, mime: str, download: str) -> None:
-        with self._write() as db:
+        with self._db.write() as db:
             self._file(db, name, owner, None, upload, mime, download)
 
     def _file(
@@ -358,16 +284,16 @@ class JobStore:
         )
 
     def find_file(self, name: str, owner: str) -> FileRow | None:
-        rows = self._read("SELECT name, owner, mime, download FROM files WHERE name=? AND owner=?", name, owner)
+        rows = self._db.read("SELECT name, owner, mime, download FROM files WHERE name=? AND owner=?", name, owner)
         return FileRow(**dict(rows[0])) if rows else None
 
     def known_files(self) -> set[str]:
         """Return the names of all files that belong to an upload or a result."""
-        return {row[0] for row in self._read("SELECT name FROM files UNION SELECT file FROM uploads")}
+        return {row[0] for row in self._db.read("SELECT name FROM files UNION SELECT file FROM uploads")}
 
     def drop_old_uploads(self, before: float) -> list[str]:
         """Forget uploads older than `before` that no waiting job needs; returns the files that may be deleted."""
-        with self._write() as db:
+        with self._db.write() as db:
             old = [
                 row[0]
                 for row in db.execute(
@@ -381,25 +307,3 @@ class JobStore:
                 names += [r[0] for r in db.execute("DELETE FROM files WHERE upload=? RETURNING name", (upload,))]
                 names += [r[0] for r in db.execute("DELETE FROM uploads WHERE id=? RETURNING file", (upload,))]
         return sorted(set(names))
-
-
-def _dump(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else json.dumps(value)
-
-
-def _job(row: sqlite3.Row) -> Job:
-    return Job(
-        id=row["id"],
-        owner=row["owner"],
-        state=JobState(row["state"]),
-        request=EditRequest.from_json(json.loads(row["request"])),
-        upload=row["upload"],
-        source_name=row["source_name"],
-        created=row["created"],
-        started=row["started"],
-        finished=row["finished"],
-        attempt=row["attempt"],
-        cancelling=bool(row["cancelling"]),
-        error=json.loads(row["error"]) if row["error"] else None,
-        result=json.loads(row["result"]) if row["result"] else None,
-    )
