@@ -118,6 +118,7 @@ class FakeService:
             size_bytes = source.stat().st_size
             source.unlink()
         params = EditRequest("as before", steps=9, cfg=3.0, seed=77) if "parameters" in text else None
+        bad = text.get("parameters") == "broken"
         with self._lock:
             upload = secrets.token_urlsafe(16)
             self._uploads[upload] = {
@@ -130,8 +131,9 @@ class FakeService:
                     "mode": mode,
                     "bytes": size_bytes,
                     "original": self._keep(owner, image, name),
-                    "params": params.to_json() if params else None,
+                    "params": params.to_json() if params and not bad else None,
                 },
+                "notes": [{"code": "params_bad", "text": "The settings in this file can't be used"}] if bad else [],
             }
         return self.card(owner, upload, size, long_edge)
 
@@ -149,7 +151,7 @@ class FakeService:
                     "source": list(found["image"].size),
                     "prepared": list(exact.size),
                     "padded": [-(-side // 32) * 32 for side in exact.size],
-                    "notes": [{"code": "alpha", "text": "Transparent areas were put on white"}],
+                    "notes": [{"code": "alpha", "text": "Transparent areas were put on white"}, *found["notes"]],
                     "fits": True,
                     "need_gb": 1.2,
                     "memory": "ram",

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
+import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 from PIL import Image, PngImagePlugin
 from starlette.testclient import TestClient
 
-from realchar.api import create_router
+from realchar.api import create_app
+from realchar.api.answers import whole
 from realchar.api.events import BACKLOG, Hub, Watcher
+from realchar.errors import InvalidInput, StorageError
 from realchar.settings import Settings
-from tests.fakes import FakeService, Weights
+from tests.fakes import FakeService, Row, Weights
 from ui.gate import Gate
 
 
@@ -38,9 +42,7 @@ def client(service: FakeService) -> TestClient:
 
 def browser(service: FakeService) -> TestClient:
     """Return a client with its own cookie."""
-    app = FastAPI()
-    app.include_router(create_router(service))  # type: ignore[arg-type]
-    browser = TestClient(Gate(app, b"k" * 32, ""))
+    browser = TestClient(Gate(create_app(service), b"k" * 32, ""))  # type: ignore[arg-type]
     browser.get("/api/stats")
     return browser
 
@@ -158,13 +160,163 @@ def test_same_key_is_the_same_job(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"steps": "many"}, {"owner": "victim"}, {"size": "huge"}, {"loras": ["x"]}, {"upload": None}, {"key": "x"}],
+    ("fields", "sentence"),
+    [
+        ({"steps": "many"}, "'steps' must be a whole number (got 'many')."),
+        ({"steps": True}, "'steps' must be a whole number (got true)."),
+        ({"steps": "20"}, "'steps' must be a whole number (got '20')."),
+        ({"steps": None}, "'steps' must be a whole number (got null)."),
+        ({"cfg": "a"}, "'cfg' must be a number (got 'a')."),
+        ({"stamp": "yes"}, "'stamp' must be true or false (got 'yes')."),
+        ({"prompt": 5}, "'prompt' must be a text (got 5)."),
+        ({"size": "huge"}, "'size' must be one of 'safe', 'native' (got 'huge')."),
+        ({"loras": ["x"]}, "'loras.0' must be an object."),
+        ({"loras": [{"name": "x", "strength": "1"}]}, "'loras.0.strength' must be a number (got '1')."),
+        ({"loras": [{}]}, "'loras.0.name' is missing."),
+        ({"loras": "x"}, "'loras' must be a list (got 'x')."),
+        ({"key": "x"}, "'key' must be 8 characters or longer (got 'x')."),
+        ({"foo": 1}, "'foo' is not known."),
+        ({"owner": "victim"}, "'owner' is not known."),
+        ({"upload": None}, "'upload' must be a text (got null)."),
+    ],
 )
-def test_malformed_request_is_a_sentence(client: TestClient, fields: dict[str, Any]) -> None:
+def test_malformed_request_is_a_sentence_of_our_own(client: TestClient, fields: dict[str, Any], sentence: str) -> None:
     answer = client.post("/api/jobs", json={"upload": "x", **fields})
-    assert answer.status_code == 422
-    assert answer.json()["code"] == "request" and next(iter(fields)) in answer.json()["message"]
+    assert (answer.status_code, answer.json()["code"]) == (422, "request")
+    assert answer.json()["message"] == sentence
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"{", "The body is not valid JSON."),
+        (b"[" * 100_000, "The body is not valid JSON."),
+        (b"\xff\xfe", "The body is not valid JSON."),
+        (b"[]", "The body must be an object."),
+        (b"{}", "'upload' is missing."),
+        (b"", "The body is missing."),
+        (b'{"upload": "x", "cfg": NaN}', "'cfg' must be a number (got nan)."),
+    ],
+)
+def test_unreadable_body_is_a_sentence_of_our_own(client: TestClient, body: bytes, sentence: str) -> None:
+    answer = client.post("/api/jobs", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["code"], answer.json()["message"]) == (422, "request", sentence)
+
+
+def test_body_without_its_type_says_so(client: TestClient) -> None:
+    answer = client.post("/api/jobs", content=b'{"upload": "x"}', headers={"content-type": "text/plain"})
+    assert (answer.status_code, "Content-Type: application/json" in answer.json()["message"]) == (422, True)
+
+
+@pytest.mark.parametrize("value", ["x" * 5000, 10**400, {"a": {"b": ["c"] * 999}}])
+def test_long_values_are_shortened(client: TestClient, value: Any) -> None:
+    answer = client.post("/api/jobs", json={"upload": "x", "steps": value})
+    assert answer.status_code == 422 and len(answer.text) < 250
+    assert client.post("/api/jobs", json={"upload": "x", "y" * 5000: 1}).json()["message"].endswith("' is not known.")
+
+
+def test_query_values_are_checked_too(client: TestClient) -> None:
+    assert client.get("/api/jobs?limit=0").json()["message"] == "'limit' must be 1 or more (got '0')."
+    assert client.get("/api/jobs?limit=" + "9" * 900).status_code == 422
+    assert "must be a whole number" in client.get("/api/jobs?limit=few").json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/api/nothing", 404, "not_found"),
+        ("GET", "/api/media/a%2fb", 404, "not_found"),
+        ("POST", "/api/jobs/x/y/z", 404, "not_found"),
+        ("PATCH", "/api/jobs", 405, "method"),
+        ("TRACE", "/api/weights", 405, "method"),
+        ("PUT", "/healthz", 405, "method"),
+    ],
+)
+def test_what_no_route_answers_has_the_same_form(
+    client: TestClient, method: str, path: str, status: int, code: str
+) -> None:
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.json().keys() == {"code", "message", "args"}
+    assert "Not Found" not in answer.text and "Not Allowed" not in answer.text
+    if status == 405:
+        assert answer.headers["allow"] == answer.json()["args"]["allow"] != ""
+
+
+# ---- answers that always encode
+
+
+def test_half_a_surrogate_pair_does_not_end_an_answer(client: TestClient, service: FakeService) -> None:
+    body = json.dumps({"upload": put(client)["id"], "steps": 4, "prompt": "so \ud83d"})
+    job = client.post("/api/jobs", content=body, headers={"content-type": "application/json"}).json()
+    wait(client, job)
+    owner = owner_of(service, job)
+    listed = client.get("/api/jobs")
+    assert listed.status_code == 200 and listed.json()[0]["request"]["prompt"] == "so \ud83d"
+    said = listen(service, owner, "hello")
+    assert said[0]["jobs"][0]["request"]["prompt"] == "so \ud83d"
+    check_row("\ud83d", service, owner)
+
+
+def check_row(text: str, service: FakeService, owner: str) -> None:
+    service._rows.append(Row(len(service._rows) + 1, owner, "j", 1, "degraded", {"text": text, "x": float("nan")}))
+    found = listen(service, owner, "degraded", after=len(service._rows) - 1)[-1]
+    assert (found["text"], found["x"]) == (text, None)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, {"a": float("-inf")}], "\udc00"])
+def test_errors_of_the_service_always_encode(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    def refuse(*_args: Any) -> Any:
+        raise InvalidInput("strength", f"Strength is {value}, but -2 to 2 is possible.", value=value)
+
+    monkeypatch.setattr(service, "submit", refuse)
+    answer = client.post("/api/jobs", json={"upload": "x"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "strength")
+    monkeypatch.setattr(service, "stats", lambda: {"value": value})
+    assert client.get("/api/stats").status_code == 200
+
+
+def test_unexpected_error_is_a_sentence_with_a_reference(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Any:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(service, "weights", broken)
+    answer = client.get("/api/weights")
+    assert (answer.status_code, answer.json()["code"]) == (500, "unknown")
+    assert "secret" not in answer.text
+    assert answer.json()["args"]["reference"] in caplog.text and "secret detail" in caplog.text
+
+
+def test_full_disk_while_receiving_is_a_sentence(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tempfile.NamedTemporaryFile
+
+    def small_disk(**options: Any) -> Any:
+        file = real(**options)
+
+        def write(_data: bytes) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        file.write = write
+        return file
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", small_disk)
+    answer = client.put("/api/uploads", content=png())
+    assert (answer.status_code, answer.json()["code"]) == (507, "disk")
+    assert leftovers(service) == []
+
+
+def test_leftovers_of_a_killed_app_are_removed(service: FakeService) -> None:
+    folder = service.settings.data / "incoming"
+    folder.mkdir(parents=True)
+    (folder / "tmpabc").write_bytes(b"half a picture")
+    create_app(service)  # type: ignore[arg-type]
+    assert leftovers(service) == []
 
 
 def test_service_errors_keep_their_status(client: TestClient) -> None:
@@ -178,7 +330,11 @@ def test_cancel(client: TestClient, service: FakeService, method: str) -> None:
     job = submit(client, steps=50)
     url = f"/api/jobs/{job['id']}"
     assert (client.post(url + "/cancel") if method == "post" else client.delete(url)).status_code == 200
-    assert wait(client, job, "cancelled")["result"] is None
+    cancelled = wait(client, job, "cancelled")
+    assert cancelled["result"] is None
+    again = client.post(url + "/cancel")
+    assert (again.status_code, again.json()["state"]) == (200, "cancelled")
+    assert again.json()["finished"] == cancelled["finished"]
 
 
 def test_retry_is_a_new_job_with_the_same_request(client: TestClient) -> None:
@@ -233,6 +389,7 @@ def test_weights_stats_health(client: TestClient) -> None:
     stats = client.get("/api/stats").json()
     assert stats["memory"]["memory"] == "ram" and "state" in stats["engine"]
     assert client.get("/healthz").json() == {"ok": True, "ready": True}
+    assert client.head("/healthz").status_code == 200
 
 
 # ---- the live line
@@ -314,6 +471,68 @@ def test_reconnect_continues_after_the_last_row(client: TestClient, service: Fak
     saved = next(row for row in service._rows if row.kind == "saved")
     said = listen(service, owner_of(service, job), "job", after=saved.id - 1)
     assert [message["kind"] for message in said] == ["hello", "saved", "job"]
+
+
+def test_row_beyond_the_last_is_from_now_on(client: TestClient, service: FakeService) -> None:
+    job = submit(client)
+    wait(client, job)
+    said = listen(service, owner_of(service, job), "job", after=2**63 - 1, during=lambda: submit(client))
+    told = [message["job"] for message in said if message.get("job")]
+    assert said[0]["kind"] == "hello" and told and job["id"] not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("12", 12),
+        ("0012", 12),
+        ("9" * 500, 2**63 - 1),
+        ("99999999999999999999", 2**63 - 1),
+        ("-1", None),
+        ("x", None),
+        ("", None),
+        ("٣", None),
+        ("1.5", None),
+        (None, None),
+    ],
+)
+def test_numbers_of_rows_from_outside(text: str | None, row: int | None) -> None:
+    assert whole(text) == row
+
+
+@pytest.mark.parametrize(
+    ("query", "header", "seen"),
+    [("9" * 500, None, 2**63 - 1), ("5", "7", 7), ("5", "x", 5), ("many", "9" * 500, 2**63 - 1), ("many", None, 0)],
+)
+def test_stream_takes_any_number(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, query: str, header: str | None, seen: int
+) -> None:
+    asked: list[int] = []
+
+    async def stream(_hub: Hub, _owner: str, after: int) -> Any:
+        asked.append(after)
+        yield "retry: 1000\n\n"
+
+    monkeypatch.setattr(Hub, "stream", stream)
+    headers = {"last-event-id": header} if header else {}
+    assert client.get("/api/events", params={"after": query}, headers=headers).status_code == 200
+    assert asked == [seen]
+
+
+def test_live_line_outlives_a_storage_error(client: TestClient, service: FakeService) -> None:
+    real, job = service.last_event, submit(client)
+    wait(client, job)
+    calls = []
+
+    def sometimes() -> int:
+        calls.append(1)
+        if len(calls) == 4:
+            raise StorageError("database", "The job database can't be read (locked); try again.")
+        return real()
+
+    service.last_event = sometimes  # type: ignore[method-assign]
+    said = listen(service, owner_of(service, job), "job", during=lambda: submit(client))
+    assert said[-1]["state"] == "done" and len(calls) > 4
 
 
 def test_new_weights_and_positions_are_told(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from pathlib import Path
@@ -15,6 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from realchar.errors import StorageError
 from ui.gate import COOKIE, LOCAL_HOSTS, Gate, load_key
 
 KEY = b"k" * 32
@@ -169,6 +171,27 @@ def test_a_damaged_key_is_made_anew(tmp_path: Path, content: str) -> None:
     key = load_key(data)
     assert len(key) == 32 and load_key(data) == key
     assert [path.name for path in data.iterdir()] == ["cookie.key"]
+
+
+def test_a_key_that_can_not_be_used_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "cookie.key").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"cookie\.key") as found:
+        load_key(data)
+    assert found.value.code == "folder"
+    assert [path.name for path in data.iterdir()] == ["cookie.key"]
+
+
+def test_a_key_that_can_not_be_written_is_a_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_part: Path, _target: Path) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(StorageError, match="Read-only file system"):
+        load_key(tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 @pytest.mark.parametrize(

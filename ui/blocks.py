@@ -113,8 +113,8 @@ STAGE = f"""<section aria-labelledby="rc-h-result"><h2 id="rc-h-result">{T["zone
 <div class="rc-run" hidden><div class="rc-row"><b class="rc-stage"></b><span class="rc-step"></span><span class="rc-time"></span>
 </div><div class="rc-bar" role="progressbar" aria-label="{T["run.progress"]}" aria-valuemin="0"><i></i></div>
 <div class="rc-row rc-quiet"><span class="rc-memory"></span><svg viewBox="0 0 120 24" aria-hidden="true"><polyline/></svg>
-<span class="rc-plan"></span></div><ul class="rc-degraded"></ul>
-<button type="button" class="rc-button rc-cancel">{T["run.cancel"]}</button></div>
+<span class="rc-plan"></span></div><button type="button" class="rc-button rc-cancel">{T["run.cancel"]}</button>
+<ul class="rc-degraded"></ul></div>
 <p class="rc-error" role="alert" hidden></p>
 <div class="rc-actions" hidden><a class="rc-button rc-primary rc-stamped" download>{T["res.stamped"]}</a>
 <a class="rc-button rc-clean" download>{T["res.clean"]}</a>

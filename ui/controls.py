@@ -58,12 +58,17 @@ def build(service: Service) -> Controls:
         interactive=True,
         elem_id="rc-f-lora",
     )
-    strength = _slider("strength", 0, 2, 1, 0.05)
+    strength = _slider("strength", 0, 2, 1, 0.05, interactive=lora.value != handlers.NO_LORA)
     cfg = _slider("cfg", 1, min(12, MAX_CFG), preset.cfg, 0.5)
     steps = _slider("steps", 1, min(50, MAX_STEPS), preset.steps, 1)
     seed = _seed()
     size = gr.Radio(
-        handlers.size_choices(service), value=preset.size, label=T["set.size"], interactive=True, elem_id="rc-f-size"
+        handlers.size_choices(service),
+        value=preset.size,
+        label=T["set.size"],
+        info=T["set.size.info"],
+        interactive=True,
+        elem_id="rc-f-size",
     )
     with gr.Accordion(T["set.prompts"], open=False, elem_id="rc-prompts"):
         prompt_set = gr.Radio(
@@ -81,7 +86,7 @@ def build(service: Service) -> Controls:
     return controls
 
 
-def _slider(name: str, low: float, high: float, value: float, step: float) -> gr.Slider:
+def _slider(name: str, low: float, high: float, value: float, step: float, *, interactive: bool = True) -> gr.Slider:
     return gr.Slider(
         low,
         high,
@@ -89,7 +94,7 @@ def _slider(name: str, low: float, high: float, value: float, step: float) -> gr
         step=step,
         label=T[f"set.{name}"],
         info=T.get(f"set.{name}.info"),
-        interactive=True,
+        interactive=interactive,
         elem_id=f"rc-f-{name}",
     )
 
@@ -130,5 +135,6 @@ def _wire(form: Controls) -> None:
         number.change(None, numbers, form.preset, js="(...v) => rc.presetOf(v)")
     form.prompt_set.input(None, [form.prompt_set, form.prompt], form.prompt, js="(...v) => rc.promptOf(v)")
     form.prompt.change(None, form.prompt, form.prompt_set, js="(v) => rc.promptSetOf(v)")
+    form.lora.change(None, form.lora, form.strength, js="(v) => rc.strengthFor(v)")
     for control in form.all():
         control.change(None, form.all(), None, js="(...v) => rc.save(v)")

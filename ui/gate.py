@@ -17,6 +17,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from realchar.errors import StorageError
+
 COOKIE = "rc_owner"
 YEAR_S = 365 * 86400
 KEY_BYTES = 32
@@ -44,18 +46,36 @@ LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def load_key(data: Path) -> bytes:
-    """Return the secret that signs cookies; made once, readable by the owner of the data folder only."""
+    """Return the secret that signs cookies; made once, readable by the owner of the data folder only.
+
+    Raises StorageError where the file can't be read or written: with another key every visitor would lose their jobs.
+    """
     file = data / "cookie.key"
-    data.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError, ValueError):
-        key = bytes.fromhex(file.read_text(encoding="ascii"))
-        if len(key) == KEY_BYTES:
-            return key
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            key = bytes.fromhex(file.read_text(encoding="ascii"))
+            if len(key) == KEY_BYTES:
+                return key
+        return _new_key(file)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        message = f"The key of the app's cookies, {str(file)!r}, can't be used ({reason}); make it a writable file."
+        raise StorageError("folder", message, path=str(file)) from None
+
+
+def _new_key(file: Path) -> bytes:
+    """Write a new key, whole before it has its name: one that is cut short could be forged."""
     key = secrets.token_bytes(KEY_BYTES)
-    part = data / f".{secrets.token_hex(6)}.key"  # whole before it has its name: a key cut short could be forged
-    with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as out:
-        out.write(key.hex())
-    part.replace(file)
+    part = file.with_name(f".{secrets.token_hex(6)}.key")
+    try:
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as out:
+            out.write(key.hex())
+        part.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
     return key
 
 

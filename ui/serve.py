@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from realchar.errors import JobError, RealCharError
 from realchar.settings import Settings
+from ui.gate import LOCAL_HOSTS, Gate, load_key
 from ui.texts import STARTING_PAGE
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Build = Callable[[], "tuple[FastAPI, ASGIApp]"]
 STATIC = Path(__file__).parent / "static"
+ANSWER_S = 60.0  # a page that has not answered by then is broken
 SAMPLES = Path(__file__).parent / "samples"
 
 
@@ -46,10 +49,11 @@ def run(settings: Settings, make_service: Callable[[], Any], make_supervisor: Ca
         with contextlib.closing(bind(settings.host, settings.port)) as sock:
             service = make_service()
             supervisor = make_supervisor(service)
-            service.base()  # a missing base is told at once
+            service.base()  # a missing base is told at once, and so is a data folder that can't be used
+            key = load_key(settings.data)
             try:
                 supervisor.start()
-                return _serve_on(sock, settings, service)
+                return _serve_on(sock, settings, service, key)
             finally:
                 supervisor.stop()
                 service.close()
@@ -58,9 +62,9 @@ def run(settings: Settings, make_service: Callable[[], Any], make_supervisor: Ca
         return error.exit_code
 
 
-def _serve_on(sock: socket.socket, settings: Settings, service: Any) -> int:
+def _serve_on(sock: socket.socket, settings: Settings, service: Any, key: bytes) -> int:
     url = address(sock, settings.host)
-    holder = Holder(lambda: build_app(settings, service), lambda: _announce(url, settings.host))
+    holder = Holder(lambda: build_app(settings, service, key), lambda: _announce(url, settings.host))
     config = uvicorn.Config(holder, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
     server = Server(config)
     holder.on_failure = lambda: setattr(server, "should_exit", True)
@@ -162,6 +166,7 @@ class Holder:
             # A daemon thread, so that Ctrl+C does not wait for the import of Gradio.
             inner, app = await _in_daemon_thread(self._build)
             async with inner.router.lifespan_context(inner):
+                await _wait_for_answers(app)
                 self._app = app
                 self._on_ready()
                 await stop.wait()
@@ -184,16 +189,31 @@ async def _in_daemon_thread(build: Build) -> tuple[FastAPI, ASGIApp]:
     return await asyncio.wrap_future(future)
 
 
+async def _wait_for_answers(app: ASGIApp) -> None:
+    """Ask for the page and for jobs from inside, so that ready means answered; the first page takes Gradio a while."""
+    import httpx  # Gradio brings it
+
+    transport = httpx.ASGITransport(app)
+    deadline = time.monotonic() + ANSWER_S
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        for path in ("/", "/api/jobs"):
+            while (answer := await client.get(path)).status_code != 200:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{path} answers {answer.status_code}: {answer.text[:300]}")
+                await asyncio.sleep(0.5)
+
+
 def _starting(scope: Scope) -> Response:
-    if scope["path"] == "/healthz":
-        return JSONResponse({"ok": True, "ready": False})
     if scope["path"] == "/":
         return HTMLResponse(STARTING_PAGE, 503, {"Retry-After": "1", "Cache-Control": "no-store"})
     message = "The app is starting; try again in a few seconds."
-    return JSONResponse({"code": "starting", "message": message, "args": {}}, 503, {"Retry-After": "1"})
+    body: dict[str, Any] = {"code": "starting", "message": message, "args": {}}
+    if scope["path"] == "/healthz":
+        body |= {"ok": True, "ready": False}
+    return JSONResponse(body, 503, {"Retry-After": "1", "Cache-Control": "no-store"})
 
 
-def build_app(settings: Settings, service: Any) -> tuple[FastAPI, ASGIApp]:
+def build_app(settings: Settings, service: Any, key: bytes) -> tuple[FastAPI, ASGIApp]:
     """Return the FastAPI app and the gate around it; imports Gradio, so it takes seconds."""
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("GRADIO_TEMP_DIR", str(settings.data / "gradio"))
@@ -202,12 +222,11 @@ def build_app(settings: Settings, service: Any) -> tuple[FastAPI, ASGIApp]:
     from fastapi import FastAPI
     from starlette.staticfiles import StaticFiles
 
-    from realchar.api import create_router
+    from realchar.api import PATHS, create_app
     from ui import blocks, theme
-    from ui.gate import LOCAL_HOSTS, Gate, load_key
 
-    app = FastAPI(title="RealCharacters", docs_url=None, redoc_url=None)
-    app.include_router(create_router(service))
+    api = create_app(service)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.mount("/rc/samples", StaticFiles(directory=SAMPLES))
     app.mount("/rc", StaticFiles(directory=STATIC))
     app = gradio.mount_gradio_app(
@@ -226,8 +245,13 @@ def build_app(settings: Settings, service: Any) -> tuple[FastAPI, ASGIApp]:
         blocked_paths=[str(settings.data), str(settings.weights)],
         max_file_size="1kb",  # pictures come through the app's own route
     )
+
+    async def both(scope: Scope, receive: Receive, send: Send) -> None:
+        """Keep the routes apart from Gradio, which would answer unknown addresses below /api in its own way."""
+        await (api if scope["path"].startswith(PATHS) else app)(scope, receive, send)
+
     hosts = LOCAL_HOSTS if settings.host in LOCAL_HOSTS else None
-    return app, Gate(app, load_key(settings.data), blocks.head(service), hosts)
+    return app, Gate(both, key, blocks.head(service), hosts)
 
 
 @contextlib.contextmanager

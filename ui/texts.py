@@ -75,6 +75,8 @@ TEXTS: dict[str, str] = {
     "set.seed.random": "Random",
     "set.seed.new": "New",
     "set.size": "Size",
+    "set.size.info": "Small is the quickest, for trying out. Safe is as large as surely fits the memory. "
+    "Native is the size that the model was trained on",
     "set.size.small": "Small {px}",
     "set.size.safe": "Safe {px}",
     "set.size.native": "Native {name}",
@@ -113,6 +115,7 @@ TEXTS: dict[str, str] = {
     "run.measuring": "measuring…",
     "run.gpu": "GPU {used}/{total} GB",
     "run.ram": "RAM {used}/{total} GB",
+    "run.plan.all": "All weights in memory · {device} · {attention}",
     "run.plan.text": "Offload: {mode}, {resident}/{blocks} resident · {attention}",
     "run.preview": "Preview of step {i} of {n}",
     "run.progress": "Progress",

@@ -184,7 +184,8 @@ def test_convert_reload_in_the_middle_slider_download(open_page: Any) -> None:
     expect(page.locator(".rc-step")).to_have_text(re.compile(r"step \d+/20"), timeout=10_000)
     assert page.get_attribute(".rc-shown", "src").startswith("data:image/jpeg;base64,")
     expect(page.locator(".rc-memory")).to_have_text(re.compile(r"RAM \d\.\d/24\.0 GB"))
-    expect(page.locator(".rc-plan")).to_contain_text("Offload: resident, 2/2 resident")
+    expect(page.locator(".rc-plan")).to_have_text("All weights in memory · cpu · sdpa")
+    inside(page, ".rc-run .rc-cancel")
     box = page.locator(".rc-box").bounding_box()
 
     page.reload()
@@ -199,6 +200,12 @@ def test_convert_reload_in_the_middle_slider_download(open_page: Any) -> None:
     check_slider(page)
     check_downloads(page)
     expect(page.locator(".rc-facts")).to_contain_text("No LoRA (base only) · CFG 7 · 20 steps · seed")
+
+
+def inside(page: Page, selector: str) -> None:
+    """Check that the window shows the whole of an element as it is, without scrolling."""
+    box = page.locator(selector).bounding_box()
+    assert box and box["y"] >= 0 and box["y"] + box["height"] <= page.evaluate("innerHeight")
 
 
 def check_slider(page: Page) -> None:
@@ -242,6 +249,18 @@ def test_cancel_then_run_again(open_page: Any) -> None:
     expect(page.locator("#rc-part-jobs li")).to_have_attribute("data-state", "cancelled")
     page.get_by_role("button", name="Run again").click()
     expect(page.locator("#rc-part-jobs li")).to_have_count(2)
+    wait_done(page)
+
+
+def test_plan_line_tells_what_is_offloaded(open_page: Any) -> None:
+    page = open_page()
+    convert(page)
+    expect(page.locator(".rc-plan")).to_have_text("All weights in memory · cpu · sdpa", timeout=10_000)
+    page.evaluate(
+        """() => { const [id, said] = [...rc.live.entries()].at(-1);
+          said.plan = { mode: "stream", resident: 12, blocks: 60, attention: "sdpa", device: "cuda" }; }"""
+    )
+    expect(page.locator(".rc-plan")).to_have_text("Offload: stream, 12/60 resident · sdpa")
     wait_done(page)
 
 
@@ -332,6 +351,7 @@ def test_keyboard_alone(open_page: Any) -> None:
     page = open_page()
     page.focus("#rc-drop")
     with page.expect_file_chooser() as chooser:
+        page.wait_for_timeout(300)  # the driver is told to catch the chooser in its own time
         page.keyboard.press("Enter")
     chooser.value.set_files({"name": "hero.png", "mimeType": "image/png", "buffer": art()})
     page.wait_for_selector(".rc-card:not([hidden])")
@@ -354,7 +374,40 @@ def test_settings_come_back_from_a_result(open_page: Any) -> None:
     expect(page.locator(".rc-card")).to_be_visible()
 
 
+def test_settings_that_can_not_be_used_are_a_note(open_page: Any) -> None:
+    page = open_page()
+    choose(page, body=art(parameters="broken"))
+    expect(page.locator(".rc-notes")).to_contain_text("The settings in this file can't be used")
+    expect(page.locator(".rc-ask")).to_have_count(0)
+
+
 # ---- settings
+
+
+def test_strength_is_there_only_with_a_version(open_page: Any, url: str) -> None:
+    page = open_page()
+    strength = page.locator("#rc-f-strength input[type=number]")
+    expect(page.locator("#rc-f-lora input")).to_have_value("No LoRA (base only)")
+    expect(strength).to_be_disabled()
+    opacity = "element => Number(getComputedStyle(element).opacity)"
+    assert page.locator("#rc-f-strength").evaluate(opacity) < 0.7
+    page.locator("#rc-f-lora input").click()
+    page.get_by_role("option", name="v3056").click()
+    expect(strength).to_be_enabled()
+    assert page.locator("#rc-f-strength").evaluate(opacity) == 1
+    strength.fill("0.4")
+    strength.blur()
+    page.wait_for_timeout(300)
+    load(page, url)
+    expect(strength).to_be_enabled()
+    expect(strength).to_have_value("0.4")
+    page.locator("#rc-f-lora input").click()
+    page.get_by_role("option", name="No LoRA").click()
+    expect(strength).to_be_disabled()
+
+
+def test_sizes_are_explained(open_page: Any) -> None:
+    expect(open_page().locator("#rc-f-size")).to_contain_text("Native is the size that the model was trained on")
 
 
 def test_presets_set_numbers_and_edits_make_them_custom(open_page: Any) -> None:
@@ -443,6 +496,22 @@ def test_theme_follows_the_system_and_the_button(open_page: Any, url: str, schem
 # ---- phone, names, connection
 
 
+def test_phone_can_cancel_while_another_picture_is_chosen(open_page: Any) -> None:
+    page = open_page(PHONE, has_touch=True, is_mobile=True)
+    convert(page)
+    cancel = page.locator(".rc-mini button")
+    expect(cancel).to_be_visible()
+    choose(page, name="next.png")
+    expect(page.locator(".rc-name")).to_have_text("next.png")
+    expect(page.locator(".rc-box")).to_have_attribute("data-view", "ready")
+    expect(page.locator(".rc-mini span")).to_have_text(re.compile(r"step \d+/20"), timeout=10_000)
+    inside(page, ".rc-mini button")
+    inside(page, "#rc-convert")
+    cancel.tap()
+    expect(page.locator("#rc-part-jobs li")).to_have_attribute("data-state", "cancelled", timeout=5000)
+    expect(page.locator(".rc-mini")).to_be_hidden()
+
+
 @pytest.mark.parametrize("width", [360, 390])
 def test_phone_has_no_sideways_scroll(open_page: Any, width: int) -> None:
     page = open_page({"width": width, "height": 844}, has_touch=True, is_mobile=True)
@@ -521,7 +590,7 @@ def test_eight_tabs_are_all_alive(browser: Browser, url: str) -> None:
 def test_real_service_from_upload_to_download(browser: Browser, tmp_path: Path) -> None:
     port = free_port()
     options = ("--port", str(port), "--data", str(tmp_path / "data"))
-    with serving("ui", *options, port=port, log=tmp_path / "log") as address:
+    with serving("realchar", "ui", *options, port=port, log=tmp_path / "log") as address:
         context = browser.new_context(viewport=DESKTOP)
         seen = Seen(context)
         page = context.new_page()

@@ -112,6 +112,8 @@
     Object.keys(boot.presets).find((name) => { const p = boot.presets[name]; return p.cfg === cfg && p.steps === steps && p.size === size; }) ?? "custom";
   const promptOf = ([set, text]) => boot.prompts[set] ?? text;
   const promptSetOf = (text) => Object.keys(boot.prompts).find((name) => boot.prompts[name] === text) ?? "own";
+  // Without a LoRA there is nothing whose strength could be set.
+  const strengthFor = (version) => ({ __type__: "update", interactive: Boolean(version) && version !== boot.none });
   const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
   const FIELD_OF = { steps: "steps", cfg: "cfg", seed: "seed", size: "size", long_edge: "size", prompt: "prompt", prompt_long: "prompt", strength: "strength", weights_unknown: "lora" };
@@ -174,8 +176,8 @@
       sending = false;
     }
   }
-  async function cancel() {
-    const job = jobs.get(state.focus);
+  async function cancel(wanted) {
+    const job = jobs.get(wanted ?? state.focus);
     if (!job || ended(job)) return;
     job.cancelling = true;
     render();
@@ -393,7 +395,7 @@
     one(root, ".rc-empty span").append(icon("before"));
     const range = one(root, ".rc-compare input");
     range.addEventListener("input", () => split(range.value));
-    one(root, ".rc-cancel").addEventListener("click", cancel);
+    one(root, ".rc-cancel").addEventListener("click", () => cancel());
     one(root, ".rc-again").addEventListener("click", again);
     one(root, ".rc-full").addEventListener("click", () => { const job = jobs.get(state.focus); if (job?.result) zoom(media(job.result.files.clean), `${T["res.after"]}: ${job.source_name}`); });
     setInterval(() => { if (jobs.get(state.focus)?.state === "running") drawTimes(); }, 1000);
@@ -436,7 +438,7 @@
     show(one(root, ".rc-actions"), Boolean(finished));
     say(one(root, ".rc-again"), view === "done" ? T["res.again.seed"] : view === "cancelled" ? T["res.again"] : T["res.retry"]);
     say(one(root, ".rc-facts"), view === "done" ? facts(job) : "");
-    drawMini(view, job, said);
+    drawMini();
     drawChip();
     drawJobs();
   }
@@ -513,7 +515,7 @@
     const points = said.curve.slice(-60), top = Math.max(...points, 0.001) * 1.05, low = Math.min(...points, top) * 0.95;
     one(root, "polyline").setAttribute("points", points.map((v, k) => `${((k * 120) / Math.max(1, points.length - 1)).toFixed(1)},${(23 - (22 * (v - low)) / (top - low)).toFixed(1)}`).join(" "));
     one(root, "svg").style.visibility = points.length > 1 ? "visible" : "hidden";
-    say(one(root, ".rc-plan"), said.plan ? t("run.plan.text", said.plan) : "");
+    say(one(root, ".rc-plan"), planText(said.plan));
     const lines = [...(job.attempt > 1 ? [T["run.attempt"]] : []), ...said.degraded];
     const list = one(root, ".rc-degraded");
     if (list.childElementCount !== lines.length) list.replaceChildren(...lines.map((text) => make("li", {}, icon("warn"), text)));
@@ -522,6 +524,7 @@
     say(button, job.cancelling ? T["run.cancelling"] : T["run.cancel"]);
     drawTimes();
   }
+  const planText = (plan) => plan ? t(plan.resident === plan.blocks ? "run.plan.all" : "run.plan.text", plan) : "";
   function drawTimes() {
     const job = jobs.get(state.focus), said = job && live.get(job.id);
     const line = one(parts.stage, ".rc-time");
@@ -542,7 +545,7 @@
   let announced = "";
   function announce(text) { if (text !== announced && parts.stage) { announced = text; say(one(parts.stage, ".rc-live"), text); } }
   function mountGo(root) {
-    one(root, ".rc-mini button").addEventListener("click", cancel);
+    one(root, ".rc-mini button").addEventListener("click", () => cancel(miniJob()?.id));
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || document.querySelector("dialog[open]")) return;
       event.preventDefault();
@@ -551,12 +554,18 @@
     }, true);
     document.addEventListener("keydown", (event) => { if (event.key === "Escape") sendingFile?.abort(); });
   }
-  function drawMini(view, job, said) { // the phone's bottom bar
+  function miniJob() { // the job of the phone's bottom bar: the one on the stage, else the one that runs, else the next
+    const job = jobs.get(state.focus), all = [...jobs.values()];
+    if (job && !ended(job)) return job;
+    return all.find((other) => other.state === "running") ?? all.filter((other) => other.state === "queued").sort((a, b) => a.created - b.created)[0];
+  }
+  function drawMini() {
     if (!parts.go) return;
-    const mini = one(parts.go, ".rc-mini");
-    show(mini, view === "queued" || view === "running");
-    if (mini.hidden) return;
-    say(one(mini, "span"), job.cancelling ? T["run.cancelling"] : said.step ? t("run.step", said.step) : view === "queued" ? T["jobs.queued"] : T[`run.${said.stage ?? "start"}`]);
+    const mini = one(parts.go, ".rc-mini"), job = miniJob(), said = job && live.get(job.id);
+    show(mini, Boolean(job));
+    if (!job) return;
+    const at = said?.step ? t("run.step", said.step) : T[`run.${said?.stage ?? "start"}`];
+    say(one(mini, "span"), job.cancelling ? T["run.cancelling"] : job.state === "queued" ? T["jobs.queued"] : at);
     one(mini, "button").disabled = Boolean(job.cancelling) || !state.online;
   }
 
@@ -780,7 +789,7 @@
   const mounts = { header: mountHeader, drop: mountDrop, go: mountGo, stage: mountStage, settings: mountSettings, jobs: drawJobs };
   window.rc = {
     mount(name, element) { parts[name] = element; mounts[name](element); },
-    convert, save, applied, opened: openedForm, preset, presetOf, promptOf, promptSetOf, newSeed,
+    convert, save, applied, opened: openedForm, preset, presetOf, promptOf, promptSetOf, strengthFor, newSeed,
     state, jobs, live, // for a look from the console
   };
   acceptAnywhere();

@@ -82,6 +82,8 @@ def invalid(errors: Sequence[Problem]) -> InvalidInput:
     if kind == "json_invalid":
         return InvalidInput("request", "The body is not valid JSON.", field="")
     field = ".".join(place)
+    if not field and isinstance(first["input"], bytes):  # it was not even read as JSON
+        return InvalidInput("request", "The body must be JSON, sent with 'Content-Type: application/json'.", field="")
     name = _short.repr(field) if field else "The body"
     if kind == "missing":
         return InvalidInput("request", f"{name} is missing.", field=field)

@@ -65,20 +65,20 @@ async def _receive(request: Request, folder: Path, limit: int) -> Path:
     """Write the body to a file in `folder`; raises InvalidInput once it passes `limit` bytes or when it is empty."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     received = 0
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-        path = Path(file.name)
-        try:
+    file = tempfile.NamedTemporaryFile(dir=folder, delete=False)  # noqa: SIM115 - closed below, on Windows before unlink
+    path = Path(file.name)
+    try:
+        with file:
             async for chunk in request.stream():
                 received += len(chunk)
                 if received > limit:
                     raise _too_big(received, limit)
                 file.write(chunk)
-            if not received:
-                raise InvalidInput("empty", "The file is empty; choose a picture.")
-        except BaseException:
-            file.close()  # Windows can't delete an open file
-            path.unlink(missing_ok=True)
-            raise
+        if not received:
+            raise InvalidInput("empty", "The file is empty; choose a picture.")
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return path
 
 
