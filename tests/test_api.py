@@ -177,6 +177,7 @@ def test_same_key_is_the_same_job(client: TestClient) -> None:
         ({"key": "x"}, "'key' must be 8 characters or longer (got 'x')."),
         ({"foo": 1}, "'foo' is not known."),
         ({"owner": "victim"}, "'owner' is not known."),
+        ({"upload": "写真"}, "'upload' can't be used (got '写真')."),
         ({"upload": None}, "'upload' must be a text (got null)."),
     ],
 )
@@ -195,6 +196,7 @@ def test_malformed_request_is_a_sentence_of_our_own(client: TestClient, fields: 
         (b"[]", "The body must be an object."),
         (b"{}", "'upload' is missing."),
         (b"", "The body is missing."),
+        (b'{"upload": "\\ud83d"}', "'upload' can't be used (got '\\ud83d')."),
         (b'{"upload": "x", "cfg": NaN}', "'cfg' must be a number (got nan)."),
     ],
 )

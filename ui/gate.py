@@ -60,7 +60,7 @@ def load_key(data: Path) -> bytes:
         return _new_key(file)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        message = f"The key of the app's cookies, {str(file)!r}, can't be used ({reason}); make it a writable file."
+        message = f"The key of the app's cookies, {str(file)!r}, can't be used ({reason}); remove it or choose another data folder."
         raise StorageError("folder", message, path=str(file)) from None
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from realchar.api.common import Owner
 from realchar.errors import NotFound
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 # Wider than anything that is possible, which the service knows better; only what no database column holds is cut off.
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+
+
+def plain(text: str) -> str:
+    """Return an id as it is; no id of ours has other characters, and not every one of those could be looked up."""
+    if not text.isascii():
+        raise ValueError
+    return text
+
+
+Id = Annotated[str, AfterValidator(plain)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -36,7 +46,7 @@ class Submit(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    upload: str
+    upload: Id
     prompt: str = PROMPTS["base"]
     negative_prompt: str = NEGATIVE
     steps: Whole = 20
