@@ -56,7 +56,7 @@ def check_result(app: App, job: str) -> None:
 def test_a_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
     with running(tmp_path / "data") as app:
         upload = app.upload(SAMPLE)
-        first, second = (app.submit(upload, steps=60, seed=seed) for seed in (1, 2))
+        first, second = (app.submit(upload, steps=24, seed=seed) for seed in (1, 2))
         wait_for_step(app, first, 3)
         (worker,) = app.workers()
         worker.kill()
@@ -66,7 +66,7 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path: Path) -> None:
         for job in (first, second):
             check_result(app, job)
         attempts = steps_of(app.data, first)
-        assert [step for attempt, step in attempts if attempt == 2] == list(range(1, 61))
+        assert [step for attempt, step in attempts if attempt == 2] == list(range(1, 25))
         files = {p.name for p in (app.data / "files").iterdir()}
         known = {name for job in (first, second) for name in app.job(job)["result"]["files"].values()}
         assert len(files - known) == 2  # the upload and its prepared picture; nothing half-written is left
@@ -88,7 +88,7 @@ def test_a_worker_that_dies_twice_on_a_job_interrupts_it_alone(tmp_path: Path) -
 def test_a_killed_app_ends_all_its_jobs_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path / "data") as app:
         upload = app.upload(SAMPLE)
-        jobs = [app.submit(upload, steps=40, seed=seed) for seed in range(3)]
+        jobs = [app.submit(upload, steps=16, seed=seed) for seed in range(3)]
         wait_for_step(app, jobs[0], 3)
         app.kill()
         app.start()
@@ -100,7 +100,7 @@ def test_a_killed_app_ends_all_its_jobs_after_a_restart(tmp_path: Path) -> None:
 
 def test_an_orderly_stop_in_the_middle_is_no_attempt(tmp_path: Path) -> None:
     with running(tmp_path / "data") as app:
-        job = app.submit(app.upload(SAMPLE), steps=40)
+        job = app.submit(app.upload(SAMPLE), steps=16)
         wait_for_step(app, job, 2)
         began = time.monotonic()
         app.process.terminate()
@@ -161,7 +161,7 @@ def fill(folder: Path) -> Path:
 def test_a_full_disk_loses_nothing_and_the_queue_goes_on_by_itself(small_disk: Path) -> None:
     with running(small_disk / "data") as app:
         upload = app.upload(SAMPLE)
-        first = app.submit(upload, steps=60)
+        first = app.submit(upload, steps=40)
         second = app.submit(upload, steps=3)
         wait_for_step(app, first, 3)
         ballast = fill(small_disk)

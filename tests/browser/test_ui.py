@@ -26,6 +26,8 @@ from PIL import Image, ImageDraw, PngImagePlugin
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import Browser, BrowserContext, Page, expect  # noqa: E402
 
+from realchar.presets import PROMPTS  # noqa: E402
+from realchar.results import read_params  # noqa: E402
 from tests.app import ROOT, free_port  # noqa: E402
 
 pytestmark = pytest.mark.browser
@@ -226,8 +228,8 @@ def check_slider(page: Page) -> None:
     assert sizes[0] == sizes[1]
 
 
-def check_downloads(page: Page) -> None:
-    """Saved bytes are the stored bytes, and the stamped file differs from the clean one."""
+def check_downloads(page: Page) -> list[bytes]:
+    """Saved bytes are the stored bytes, and the stamped file differs from the clean one; returns both."""
     saved = []
     for name in (".rc-stamped", ".rc-clean"):
         with page.expect_download() as download:
@@ -238,6 +240,7 @@ def check_downloads(page: Page) -> None:
         assert download.value.suggested_filename.endswith(".png")
         saved.append(body)
     assert saved[0] != saved[1]
+    return saved
 
 
 def test_cancel_then_run_again(open_page: Any) -> None:
@@ -603,7 +606,16 @@ def test_real_service_from_upload_to_download(browser: Browser, tmp_path: Path) 
         expect(page.locator("#rc-part-jobs li")).to_have_count(1)
         wait_done(page, timeout=240_000)
         check_slider(page)
-        check_downloads(page)
+        for body in check_downloads(page):
+            (tmp_path / "saved.png").write_bytes(body)
+            params = read_params(tmp_path / "saved.png")
+            assert params is not None and params["base"]["demo"]
+            request = params["request"]
+            assert (request["preset"], request["steps"], request["cfg"]) == ("draft", 12, 5)
+            assert 0 <= request["seed"] < 2**32 and request["prompt"] == PROMPTS["base"]
+            with Image.open(tmp_path / "saved.png") as image:
+                assert params["size"] == list(image.size)
+                assert f"Seed: {request['seed']}" in image.text["parameters"]  # type: ignore[attr-defined]
         context.close()
         assert seen.hosts - {""} <= {urlsplit(address).netloc}
         assert seen.errors == []
