@@ -6,9 +6,11 @@ python -m tools.screenshots --out docs/ui
 from __future__ import annotations
 
 import argparse
+import io
 import tempfile
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.app import ROOT, App, running
@@ -18,10 +20,12 @@ SAMPLE = ROOT / "ui" / "samples" / "pink_hair.webp"
 SIZES = {"desktop": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
-def shoot(page: Page, out: Path, name: str, *, full: bool = True) -> None:
+def shoot(page: Page, out: Path, name: str) -> None:
     page.wait_for_timeout(400)  # the slider's first move, fonts
-    page.screenshot(path=str(out / f"{name}.png"), full_page=full)
-    print(out / f"{name}.png")
+    path = out / f"{name}.webp"
+    with Image.open(io.BytesIO(page.screenshot(full_page=True))) as image:
+        image.save(path, quality=88, method=6)
+    print(path)
 
 
 def tour(browser: Browser, app: App, out: Path, width: str, theme: str) -> None:

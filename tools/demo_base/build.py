@@ -38,14 +38,14 @@ CORPUS = (
     "plausible natural colours and materials. Keep printed patterns, logos and lettering exactly as drawn.",
     "将图片转换为真实照片。真人实拍照片，皮肤自然，光线柔和。动漫，漫画，卡通，插画",
 )
-REAL_ONE = "Give the folder of Qwen-Image-Edit-2511 with --base for real results."
+REAL_ONE = "For real results start with Qwen-Image-Edit-2511; the README shows how."
 UNTRAINED = (
     "This is the embedded demo base, and it is not trained yet: it runs the whole path in seconds, but what comes out "
     f"is a pattern, not a photograph. {REAL_ONE}"
 )
 TRAINED = (
-    "This is the embedded demo base: trained for minutes on rendered portraits at 256 pixels, it understands only "
-    f"pictures like the samples. {REAL_ONE}"
+    "This is the demo base: trained for minutes on rendered portraits, it knows only pictures like the samples. "
+    f"{REAL_ONE}"
 )
 
 
