@@ -62,7 +62,7 @@ def test_the_documented_hashes_are_those_of_the_files() -> None:
 def test_it_says_that_it_is_trained_and_where_its_limits_are() -> None:
     own = json.loads((DEMO / "realchar.json").read_text(encoding="utf-8"))
     assert own["trained"] is True and own["demo"] is True
-    assert "256 pixels" in own["notice"] and "Qwen-Image-Edit-2511" in own["notice"]
+    assert own["long_edge"] == 256 and "Qwen-Image-Edit-2511" in own["notice"]
     config = json.loads((DEMO / "vae" / "config.json").read_text(encoding="utf-8"))
     assert min(config["latents_std"]) > 0.1 and config["latents_std"] != [1.0] * 16  # measured, not the default
 
