@@ -123,9 +123,18 @@ def open_page(browser: Browser, url: str) -> Iterator[Any]:
 def load(page: Page, url: str) -> None:
     page.goto(url)
     page.wait_for_selector("#rc-drop, .rc-card:not([hidden])")
-    page.wait_for_function("window.rc && rc.state.form && rc.state.weights.length >= 0")
+    page.wait_for_function("window.rc && rc.state.opened")
     expect(page.locator(".rc-chip")).to_have_attribute("data-state", re.compile("ready|loading"))
     page.wait_for_timeout(400)  # Gradio's own first events
+
+
+def write_prompt(page: Page, text: str) -> None:
+    page.get_by_role("button", name="Prompt").click()
+    field = page.get_by_label("Prompt", exact=True)
+    field.wait_for()
+    page.wait_for_timeout(300)  # Gradio sets a field's first value just after it has shown it
+    field.fill(text)
+    expect(field).to_have_value(text)
 
 
 def art(size: tuple[int, int] = (900, 1200), **text: str) -> bytes:
@@ -269,8 +278,7 @@ def test_plan_line_tells_what_is_offloaded(open_page: Any) -> None:
 
 def test_failed_job_is_a_sentence(open_page: Any) -> None:
     page = open_page()
-    page.get_by_role("button", name="Prompt").click()
-    page.get_by_label("Prompt", exact=True).fill("please fail")
+    write_prompt(page, "please fail")
     convert(page)
     alert = page.locator("#rc-part-stage .rc-error")
     expect(alert).to_have_text("The result has a single colour; lower CFG or strength, then try again.")
@@ -559,8 +567,7 @@ def test_lost_connection_keeps_the_page_and_the_text(browser: Browser, tmp_path:
     with fake_app(tmp_path, port) as address:
         load(page, address)
         page.evaluate("window.mark = 1")
-        page.get_by_role("button", name="Prompt").click()
-        page.get_by_label("Prompt", exact=True).fill("half a thought")
+        write_prompt(page, "half a thought")
     expect(page.locator(".rc-chip")).to_have_attribute("data-state", "offline", timeout=8000)
     page.click("#rc-convert", force=True)
     expect(page.locator("#rc-part-go .rc-error")).to_contain_text("No connection right now")
@@ -570,6 +577,25 @@ def test_lost_connection_keeps_the_page_and_the_text(browser: Browser, tmp_path:
         assert page.evaluate("window.mark") == 1
         assert page.get_by_label("Prompt", exact=True).input_value() == "half a thought"
         context.close()
+
+
+def test_what_is_typed_while_the_page_opens_stands(browser: Browser, url: str) -> None:
+    context = browser.new_context(viewport=DESKTOP)
+    page = context.new_page()
+    hold: list[Any] = []
+    page.route("**/api/weights", lambda route: hold.append(route))
+    page.goto(url)
+    page.get_by_role("button", name="Prompt").click()
+    prompt = page.get_by_label("Prompt", exact=True)
+    while not hold:
+        page.wait_for_timeout(50)
+    page.wait_for_timeout(300)
+    prompt.fill("half a thought")
+    hold[0].continue_()
+    page.wait_for_function("rc.state.opened")
+    page.wait_for_timeout(400)
+    assert prompt.input_value() == "half a thought"
+    context.close()
 
 
 @pytest.mark.slow
