@@ -39,11 +39,11 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("draft", "Quick draft", "See the direction in a third of the time", cfg=5, steps=12, long_edge=768),
-        Preset("daily", "Daily", "Good for most pictures", cfg=7, steps=20),
-        Preset("portrait", "Portrait", "Faces and skin first", cfg=9, steps=25),
-        Preset("batch", "Batch", "Many pictures, even look", cfg=6, steps=15),
-        Preset("official", "Official", "The model makers' setting", cfg=4, steps=40, size="native"),
+        Preset("draft", "Quick draft", "See the direction in a third of the time", cfg=5.0, steps=12, long_edge=768),
+        Preset("daily", "Daily", "Good for most pictures", cfg=7.0, steps=20),
+        Preset("portrait", "Portrait", "Faces and skin first", cfg=9.0, steps=25),
+        Preset("batch", "Batch", "Many pictures, even look", cfg=6.0, steps=15),
+        Preset("official", "Official", "The model makers' setting", cfg=4.0, steps=40, size="native"),
     )
 }
 DEFAULT_PRESET = "daily"

@@ -68,11 +68,6 @@
   const kept = store.get("rc_form"); // read before the first change event of a fresh page could overwrite it
   let opened = false;
   let pending = null;
-  const typed = new Map(); // name -> text field that the user wrote into before the form was there
-  document.addEventListener("input", (event) => {
-    const field = opened ? null : event.target.closest?.("[id^=rc-f-]");
-    if (field && event.target.matches("textarea, input[type=number]")) typed.set(field.id.slice(5), event.target);
-  }, true);
   const named = (values) => Object.fromEntries(boot.fields.map((name, i) => [name, values[i]]));
   const listed = (form) => [...boot.fields].map((name) => form[name]);
 
@@ -95,8 +90,6 @@
       // Who never chose another version gets the newest, also when that is a new file.
       if (listing) state.form.lora = kept.newest || !knownVersion(kept.lora) ? defaultVersion() : kept.lora;
     }
-    // What was typed while the page was still opening stands.
-    for (const [name, field] of typed) if (name in state.form) state.form[name] = typeof state.form[name] === "number" ? Number(field.value) : field.value;
     opened = state.opened = true;
     return listed(state.form);
   }
