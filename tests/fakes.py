@@ -15,6 +15,7 @@ from PIL import Image, ImageFilter, UnidentifiedImageError
 
 from realchar.errors import InvalidInput, NotFound
 from realchar.schema import EditRequest, Job, JobState, SizePolicy
+from realchar.service import EventRow, Media
 from realchar.settings import Settings
 
 
@@ -37,25 +38,6 @@ class Weights:
     bytes: int = 1_000_000
 
 
-@dataclass(frozen=True)
-class Row:
-    id: int
-    owner: str | None
-    job: str | None
-    attempt: int
-    kind: str
-    payload: dict[str, Any]
-    preview: bytes | None = None
-    at: float = 0.0
-
-
-@dataclass(frozen=True)
-class File:
-    path: Path
-    mime: str
-    download: str
-
-
 class FakeService:
     """Keeps everything in memory; `step_s` is the time of a step, `load_s` that of the base."""
 
@@ -70,7 +52,7 @@ class FakeService:
         self._keys: dict[tuple[str, str], str] = {}
         self._uploads: dict[str, dict[str, Any]] = {}
         self._files: dict[str, tuple[str, File]] = {}
-        self._rows: list[Row] = []
+        self._rows: list[EventRow] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._engine, daemon=True)
         self._engine_state: dict[str, Any] = {"state": "starting"}
@@ -102,7 +84,7 @@ class FakeService:
     def _keep(self, owner: str, image: Image.Image, download: str) -> str:
         name = f"{secrets.token_urlsafe(16)}.png"
         image.save(self.settings.files / name)
-        self._files[name] = (owner, File(self.settings.files / name, "image/png", download))
+        self._files[name] = (owner, Media(self.settings.files / name, "image/png", download))
         return name
 
     def add_upload(
@@ -160,7 +142,7 @@ class FakeService:
                 }
             return {**found["card"], **cards[edge]}
 
-    def media(self, owner: str, name: str) -> File:
+    def media(self, owner: str, name: str) -> Media:
         found = self._files.get(name)
         if found is None or found[0] != owner:
             raise NotFound("file_gone", "This file is not here any more; make the picture again.")
@@ -215,7 +197,7 @@ class FakeService:
             waiting = [other.id for other in self._jobs.values() if other.state == "queued"]
             return waiting.index(job.id) + 1 if job.id in waiting else 0
 
-    def events(self, owner: str, after: int, limit: int = 500) -> list[Row]:
+    def events(self, owner: str, after: int, limit: int = 500) -> list[EventRow]:
         with self._lock:
             return [row for row in self._rows[after:] if row.owner in (None, owner)][:limit]
 
@@ -235,7 +217,9 @@ class FakeService:
     def _say(self, job: Job | None, kind: str, payload: dict[str, Any], preview: bytes | None = None) -> None:
         with self._lock:
             owner, job_id, attempt = (job.owner, job.id, job.attempt) if job else (None, None, 0)
-            self._rows.append(Row(len(self._rows) + 1, owner, job_id, attempt, kind, payload, preview, time.time()))
+            self._rows.append(
+                EventRow(len(self._rows) + 1, owner, job_id, attempt, kind, payload, preview, time.time())
+            )
 
     def _set(self, job: Job, state: JobState, **changes: Any) -> Job:
         with self._lock:

@@ -21,8 +21,9 @@ from realchar.api import create_app
 from realchar.api.answers import whole
 from realchar.api.events import BACKLOG, Hub, Watcher
 from realchar.errors import InvalidInput, StorageError
+from realchar.service import EventRow
 from realchar.settings import Settings
-from tests.fakes import FakeService, Row, Weights
+from tests.fakes import FakeService, Weights
 from ui.gate import Gate
 
 
@@ -261,7 +262,8 @@ def test_half_a_surrogate_pair_does_not_end_an_answer(client: TestClient, servic
 
 
 def check_row(text: str, service: FakeService, owner: str) -> None:
-    service._rows.append(Row(len(service._rows) + 1, owner, "j", 1, "degraded", {"text": text, "x": float("nan")}))
+    payload = {"text": text, "x": float("nan")}
+    service._rows.append(EventRow(len(service._rows) + 1, owner, "j", 1, "degraded", payload, None, 0.0))
     found = listen(service, owner, "degraded", after=len(service._rows) - 1)[-1]
     assert (found["text"], found["x"]) == (text, None)
 
