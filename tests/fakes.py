@@ -51,7 +51,7 @@ class FakeService:
         self._jobs: dict[str, Job] = {}
         self._keys: dict[tuple[str, str], str] = {}
         self._uploads: dict[str, dict[str, Any]] = {}
-        self._files: dict[str, tuple[str, File]] = {}
+        self._files: dict[str, tuple[str, Media]] = {}
         self._rows: list[EventRow] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._engine, daemon=True)
