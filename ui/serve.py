@@ -191,7 +191,7 @@ async def _in_daemon_thread(build: Build) -> tuple[FastAPI, ASGIApp]:
 
 async def _wait_for_answers(app: ASGIApp) -> None:
     """Ask for the page and for jobs from inside, so that ready means answered; the first page takes Gradio a while."""
-    import httpx  # Gradio brings it
+    import httpx
 
     transport = httpx.ASGITransport(app)
     deadline = time.monotonic() + ANSWER_S
