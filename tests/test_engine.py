@@ -19,7 +19,7 @@ from realchar.engine.pipeline import Engine
 from realchar.engine.preview import fit_preview, render_preview
 from realchar.errors import InvalidInput, ModelError, OutOfMemory, ResultError
 from realchar.schema import Decoded, EditRequest, Event, Stage, Step, Tick
-from tests.tiny import DEMO, copy_base
+from tests.tiny import DEMO, DEVICE, copy_base
 
 REQUEST = EditRequest(prompt="Transform the image into a realistic photograph.", steps=3, cfg=3.0, seed=1)
 SIZE = (96, 64)
@@ -27,7 +27,7 @@ SIZE = (96, 64)
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine.load(load_base(DEMO), "cpu")
+    return Engine.load(load_base(DEMO), DEVICE)
 
 
 def picture(size: tuple[int, int] = SIZE) -> Image.Image:
@@ -68,7 +68,7 @@ def test_same_seed_same_picture_other_seed_another(engine: Engine) -> None:
 
 
 def test_a_fresh_engine_gives_the_same_picture(engine: Engine) -> None:
-    assert np.array_equal(result(run(engine)), result(run(Engine.load(load_base(DEMO), "cpu"))))
+    assert np.array_equal(result(run(engine)), result(run(Engine.load(load_base(DEMO), DEVICE))))
 
 
 def test_prompt_cfg_and_steps_have_an_effect(engine: Engine) -> None:
@@ -100,7 +100,7 @@ def test_the_result_is_cropped_to_the_prepared_picture(engine: Engine) -> None:
 
 
 def test_prompts_are_encoded_once_for_the_same_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine.load(load_base(DEMO), "cpu")
+    engine = Engine.load(load_base(DEMO), DEVICE)
     calls: list[str] = []
     original = engine.family.encode_prompt
     monkeypatch.setattr(engine.family, "encode_prompt", lambda p, t: calls.append(t) or original(p, t))

@@ -16,7 +16,7 @@ from realchar.catalog import load_base
 from realchar.engine.pipeline import Engine
 from realchar.presets import NEGATIVE, PROMPTS
 from realchar.schema import Decoded, EditRequest
-from tests.tiny import copy_base
+from tests.tiny import DEMO, DEVICE, copy_base
 
 SHORT, LONG = PROMPTS["base"], PROMPTS["enhanced"] + " " + PROMPTS["base"]
 GRID = (96, 128)
@@ -108,7 +108,7 @@ def run_ours(engine: Engine, request: EditRequest) -> tuple[torch.Tensor, Image.
 def test_latents_equal_the_stock_pipeline(
     tmp_path: Path, stock_pipeline: Any, zero_cond_t: bool, cfg: float, prompt: str
 ) -> None:
-    engine = Engine.load(load_base(copy_base(tmp_path / "base", zero_cond_t=zero_cond_t)), "cpu")
+    engine = Engine.load(load_base(copy_base(tmp_path / "base", zero_cond_t=zero_cond_t)), DEVICE)
     request = EditRequest(prompt=prompt, negative_prompt=NEGATIVE, steps=3, cfg=cfg, seed=11)
     ours, image = run_ours(engine, request)
     arguments = {
@@ -126,11 +126,21 @@ def test_latents_equal_the_stock_pipeline(
         seen.append(tensors["latents"].clone())
         return {}
 
-    generator = torch.Generator().manual_seed(11)
-    expected = stock_pipeline(engine)(**arguments, generator=generator, callback_on_step_end=keep).images[0]
+    # The same noise is handed over: the stock pipeline draws it in bfloat16 on a card, the engine always in float32.
+    noise = engine.family.noise((1, GRID[1] // 16, GRID[0] // 16), 11)
+    expected = stock_pipeline(engine)(**arguments, latents=noise, callback_on_step_end=keep).images[0]
     difference = (ours - seen[-1]).abs().max().item()
     print(f"zero_cond_t={zero_cond_t} cfg={cfg} prompt of {len(prompt)} letters: max |ours - stock| = {difference:.3g}")
     assert len(seen) == 3 and seen[-1].abs().max() > 0.5
     assert difference <= 1e-5
     pixels = np.abs(np.asarray(image, dtype=int) - np.asarray(expected, dtype=int))
     assert pixels.max() <= 1
+
+
+def test_a_seed_gives_the_stock_pipelines_noise_in_float32() -> None:
+    engine = Engine.load(load_base(DEMO), "cpu")
+    rows, columns = GRID[1] // 16, GRID[0] // 16
+    generator = torch.Generator().manual_seed(7)
+    theirs = stock.randn_tensor((1, 1, 16, rows * 2, columns * 2), generator=generator)
+    packed = stock.QwenImageEditPlusPipeline._pack_latents(theirs, 1, 16, rows * 2, columns * 2)
+    assert torch.equal(engine.family.noise((1, rows, columns), 7), packed)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")  # cuda: the engine's tests run on a graphics card, in bfloat16
 DEMO = Path(__file__).resolve().parents[1] / "weights" / "demo"
 
 
