@@ -134,7 +134,7 @@ def test_latents_equal_the_stock_pipeline(
     assert len(seen) == 3 and seen[-1].abs().max() > 0.5
     assert difference <= 1e-5
     pixels = np.abs(np.asarray(image, dtype=int) - np.asarray(expected, dtype=int))
-    assert pixels.max() <= 1
+    assert pixels.max() <= (1 if engine.family.dtype == torch.float32 else 2)  # the stock one rounds in bfloat16
 
 
 def test_a_seed_gives_the_stock_pipelines_noise_in_float32() -> None:
