@@ -160,6 +160,7 @@ def test_values_that_can_not_be_are_refused(tmp_path: Path, source: Path, option
     assert main(argv) == 2
 
 
+@pytest.mark.slow
 def test_whoever_stops_reading_gets_no_traceback(tmp_path: Path, source: Path) -> None:
     command = [sys.executable, "-m", "realchar", "convert", str(source), "-o", str(tmp_path / "o.png"), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
