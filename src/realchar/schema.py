@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from PIL.Image import Image
 
 SizePolicy = Literal["safe", "native"]
 StageName = Literal["load", "preprocess", "encode_text", "encode_image", "plan", "denoise", "decode", "finish"]
-STAGES: tuple[StageName, ...] = get_args(StageName)
 
 
 @dataclass(frozen=True)

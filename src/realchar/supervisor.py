@@ -108,10 +108,6 @@ class Supervisor:
             self._thread = None
         self._lock.release()
 
-    @property
-    def worker_pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
-
     def _watch(self) -> None:
         restarts = 0
         while not self._stopping.is_set():

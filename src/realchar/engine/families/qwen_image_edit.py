@@ -36,7 +36,6 @@ PICTURE = f"Picture 1: <|vision_start|>{IMAGE_PAD}<|vision_end|>"
 CONDITION_AREA = 384 * 384  # pixels of the picture that the text encoder looks at
 CONDITION_MULTIPLE = 32
 PATCH = 2  # latents of a token's side
-VAE_FACTOR = 8  # pixels of a latent's side
 
 
 class QwenImageEdit:
