@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from realchar.catalog import BaseInfo, load_base, newest_weights
 from realchar.convert import convert
@@ -20,6 +21,9 @@ from realchar.requests import checked, prepare_options
 from realchar.results import check_target
 from realchar.schema import EditRequest, Event, LoraRef, Planned, Prepared, Saved, Stage, Step, Tick, event_json
 from realchar.settings import Settings
+
+if TYPE_CHECKING:
+    from realchar.engine.pipeline import Engine
 
 STAGE_WORDS = {
     "load": "Loading",
@@ -37,6 +41,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser("convert", help="convert one picture")
     parser.add_argument("input", type=Path, metavar="IN", help="the picture: PNG, JPEG, WebP, TIFF …")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="OUT.png, .jpg or .webp")
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what decides how pictures are converted, the same for one picture and for many."""
     parser.add_argument("--preset", default=DEFAULT_PRESET, choices=PRESETS, help="default: %(default)s")
     parser.add_argument(
         "--weights", metavar="NAME", help="LoRA version, or none; default: the newest that fits the base"
@@ -51,7 +61,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--no-stamp", action="store_true", help="write only the clean picture, under the asked name")
     parser.add_argument("--base", metavar="PATH", help="a diffusers folder; default: the embedded demo base")
     parser.add_argument("--json", action="store_true", help="write events as JSON lines to standard output")
-    parser.set_defaults(run=run)
 
 
 def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) -> EditRequest:
@@ -82,6 +91,14 @@ def targets_of(output: Path, stamp: bool) -> dict[str, Path]:
     return {"clean": output.with_name(f"{output.stem}.clean{output.suffix}"), "stamped": output}
 
 
+def load_engine(base: BaseInfo, settings: Settings) -> Engine:
+    """Load the base. Imports torch, which takes seconds; raises ModelError, OutOfMemory or InvalidInput."""
+    prepare_engine_process()
+    from realchar.engine.pipeline import Engine
+
+    return Engine.load(base, settings.device)
+
+
 def _check_targets(source: Path, targets: dict[str, Path]) -> None:
     for target in targets.values():
         check_target(target)
@@ -97,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     targets = targets_of(args.output, not args.no_stamp)
     _check_targets(args.input, targets)
     request = checked(build_request(args, base, settings), settings.weights)
-    show = _show_json if args.json else _Terminal(base).show
+    show = _show_json if args.json else Terminal(base).show
     with closing(_events(args.input, request, targets, base, settings)) as events:
         for event in events:
             show(event)
@@ -110,12 +127,8 @@ def _events(
     """Refuse a bad picture before torch is imported, which takes seconds; then load the base and convert."""
     options = prepare_options(base, request.size, request.long_edge, settings.max_megapixels)
     prepare(source, options)
-    prepare_engine_process()
     yield Stage("load")
-    from realchar.engine.pipeline import Engine
-
-    engine = Engine.load(base, settings.device)
-    yield from convert(engine, request, source, options, settings.weights, targets)
+    yield from convert(load_engine(base, settings), request, source, options, settings.weights, targets)
 
 
 def _show_json(event: Event) -> None:
@@ -123,7 +136,7 @@ def _show_json(event: Event) -> None:
         print(json.dumps({"event": event.kind, **event_json(event)}, ensure_ascii=False), flush=True)
 
 
-class _Terminal:
+class Terminal:
     """Progress for people: one live line on a terminal, a line a stage and none for steps elsewhere. On stderr."""
 
     def __init__(self, base: BaseInfo) -> None:
@@ -131,33 +144,33 @@ class _Terminal:
         self.began = time.monotonic()
         self.stage = ""
         if base.notice:
-            self._line(base.notice)
+            self.line(base.notice)
 
     def show(self, event: Event) -> None:
         if isinstance(event, Stage):
             self.stage = STAGE_WORDS[event.stage]
-            self._status(f"{self.stage}…") if self.live else self._line(f"{self.stage}…")
+            self.status(f"{self.stage}…") if self.live else self.line(f"{self.stage}…")
         elif isinstance(event, Prepared):
-            self._line(_sizes(event))
+            self.line(_sizes(event))
             for note in (note for note in event.notes if note["code"] != "resize"):  # the line above says it
-                self._line(f"  · {note['text']}")
+                self.line(f"  · {note['text']}")
         elif isinstance(event, Planned):
             whole = event.resident == event.blocks
             share = "all weights in memory" if whole else f"{event.resident}/{event.blocks} blocks in memory"
-            self._line(f"Runs on {event.device} in {event.dtype}, {share}")
+            self.line(f"Runs on {event.device} in {event.dtype}, {share}")
         elif isinstance(event, Step) and self.live:
             done = round(24 * event.i / event.n)
             bar = "█" * done + "░" * (24 - done)
-            self._status(f"{self.stage} {bar} step {event.i}/{event.n}, about {event.eta_s:.0f} s left")
+            self.status(f"{self.stage} {bar} step {event.i}/{event.n}, about {event.eta_s:.0f} s left")
         elif isinstance(event, Saved):
-            self._line(f"Done in {time.monotonic() - self.began:.1f} s, seed {event.params['request']['seed']}:")
+            self.line(f"Done in {time.monotonic() - self.began:.1f} s, seed {event.params['request']['seed']}:")
             for role, name in sorted(event.files.items(), reverse=True):
-                self._line(f"  {name} ({role})")
+                self.line(f"  {name} ({role})")
 
-    def _status(self, text: str) -> None:
+    def status(self, text: str) -> None:
         print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
 
-    def _line(self, text: str) -> None:
+    def line(self, text: str) -> None:
         print(("\r\x1b[2K" if self.live else "") + text, file=sys.stderr, flush=True)
 
 
