@@ -221,7 +221,7 @@ def _cloth(rng: np.random.Generator, skin: Rgb) -> Cloth:
     saturation = rng.uniform(0.08, 0.75)
     value = float(rng.choice([rng.uniform(0.08, 0.25), rng.uniform(0.3, 0.75), rng.uniform(0.75, 0.93)]))
     rgb = colorsys.hsv_to_rgb(hue, saturation, value)
-    if np.abs(np.array(rgb) - np.array(skin)).max() < 0.22:  # never skin-coloured
+    if np.abs(np.array(rgb) - np.array(skin)).max() < 0.22:  # looks like skin
         rgb = colorsys.hsv_to_rgb((hue + 0.5) % 1, 0.6, 0.45)
     neckline = str(rng.choice(choices.NECKLINES))
     stripe = float(rng.random() < 0.12)

@@ -22,7 +22,7 @@ def unit(vectors: Array, axis: int = -1) -> Array:
 
 def smoothstep(start: float, end: float, x: ArrayLike) -> Array:
     """Return 0 before `start`, 1 after `end`, and 3t²-2t³ between; `start` may be above `end`."""
-    t = np.clip((x - start) / (end - start), 0, 1)  # type: ignore[operator]
+    t = np.clip((np.asarray(x) - start) / (end - start), 0, 1)
     eased: Array = t * t * (3 - 2 * t)
     return eased
 
