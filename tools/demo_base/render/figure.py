@@ -27,7 +27,7 @@ HEADROOM = {  # decimetres of hair above the head
 
 @dataclass(frozen=True)
 class Head:
-    rotation: Array  # (3, 3): columns are the head's right, up and forward
+    rotation: Array  # (3, 3): columns are right as the viewer sees it, up and forward
     centre: Array  # (3,) of the skull
     ears: Array  # (3,) between them
     chin: Array  # (3,)

@@ -7,7 +7,6 @@ toon_layers.Region) and two values; `aux2` three more values. The order of the r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -184,7 +183,8 @@ def _face_hair(staging: Staging, drawn_normals: Array) -> None:
     stage, human, head, rng = staging.stage, staging.human, staging.figure.head, staging.rng
     female, places = staging.female, staging.regions
     brows = fur.brows(places.brows, head, female, rng)
-    _fur(staging, "brow", brows, Region.BROW, (0.0030 if female else 0.0034, 0.0085), lambda t: 1 - 0.8 * t**2, None)
+    towards_viewer = np.array([FLAT_NORMAL])
+    _fur(staging, "brow", brows, Region.BROW, (0.0030 if female else 0.0034, 0.0085), 0.8, towards_viewer)
     lashes = fur.lashes(places.lashes, staging.figure.photo.cage, head, female, rng)
     t = fur.along(lashes)
     radius = (0.0026 if female else 0.0020) * (1 - 0.8 * t)
@@ -192,7 +192,7 @@ def _face_hair(staging: Staging, drawn_normals: Array) -> None:
     if staging.character.beard == "beard":
         beard = fur.beard(human, places, head, rng)
         normals = unit(human.bust.at(places.beard, drawn_normals))
-        _fur(staging, "beard", beard, Region.BEARD, (0.0040, 0.013), lambda t: 1 - 0.7 * t**2, normals)
+        _fur(staging, "beard", beard, Region.BEARD, (0.0040, 0.013), 0.7, to_blender(normals))
 
 
 def _fur(
@@ -201,10 +201,14 @@ def _fur(
     hairs: Fur,
     region: Region,
     radii: tuple[float, float],
-    taper: Any,
-    normals: Array | None,
+    taper: float,
+    normals: Array,
 ) -> None:
-    """Add hairs of the face to both looks; `radii` (photo, drawing) in decimetres, `normals` (n, 3) of the drawing."""
+    """Add hairs of the face to both looks.
+
+    `radii` are those of the roots (photo, drawing), in decimetres; `taper` is how much of them the tips lose; `normals`
+    (n, 3), or (1, 3) for all, are the drawing's, in Blender's axes.
+    """
     stage, figure = staging.stage, staging.figure
     for scene, look, material, radius in (
         (stage.photo, figure.photo, "brow", radii[0]),
@@ -212,11 +216,7 @@ def _fur(
     ):
         points = hairs.on(staging.human, look)
         t = fur.along(points)
-        facing = (
-            np.tile(FLAT_NORMAL, (*t.shape, 1))
-            if normals is None
-            else to_blender(np.tile(normals[:, None], (1, t.shape[1], 1)))
-        )
+        facing = np.broadcast_to(normals[:, None], points.shape)
         own = staging.rng.random((len(points), 1))
         attributes = {"aux": _columns(region, own, t, like=t), "tn": facing, "aux2": points * 0}
-        stage.add_strands(scene, name, points, radius * taper(t), material, attributes)
+        stage.add_strands(scene, name, points, radius * (1 - taper * t**2), material, attributes)

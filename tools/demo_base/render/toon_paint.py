@@ -124,7 +124,7 @@ def eyes(plate: Plate, image: Array) -> Array:
     radius = np.hypot(x / 0.93, y / 1.06)
     white = _where(y > 0.30, np.array([0.80, 0.80, 0.87]), np.array([0.985, 0.985, 0.99]))
     eye = _where(radius < IRIS_RADIUS, _iris(plate, x, y, radius), white)
-    side = np.sign(plate.key[0])
+    side = plate.key_side
     large = np.hypot(x - 0.20 * side, y - 0.24) < 0.145
     small = np.hypot(x + 0.20 * side, y + 0.26) < 0.075
     return _where(plate.eye, _where(large | small, np.ones(3), eye), image)

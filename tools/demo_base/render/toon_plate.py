@@ -88,7 +88,7 @@ class Plate:
 
     def shifted(self, mask: Array, down: float, towards_light: float) -> Array:
         """Return the shadow that a mask casts."""
-        offset = (down * self.scale, -towards_light * self.scale * np.sign(self.key[0]))
+        offset = (down * self.scale, -towards_light * self.scale * self.key_side)
         shadow: Array = ndimage.shift(mask.astype(float), offset, order=0) > 0.5
         return shadow
 
