@@ -1,11 +1,11 @@
-"""The embedded demo base: what ships, that the documented hashes are those of the files, and that it does its one trick."""
+"""The embedded demo base and its LoRA versions: what ships, that the manifest is true, and that each does its trick."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Generator
+import shutil
+from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,49 +14,63 @@ import pytest
 import torch
 from PIL import Image
 
-from realchar.catalog import load_base
+from realchar.catalog import damaged_files, load_base, newest_weights, scan_weights
+from realchar.doctor import Report, check_models
 from realchar.engine.denoise import Branch
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.engine.pipeline import Engine
+from realchar.engine.preview import fit_preview
 from realchar.presets import NEGATIVE, PROMPTS
-from realchar.schema import Decoded, EditRequest
+from realchar.schema import Decoded, EditRequest, LoraRef
+from realchar.settings import Settings
 from tests.tiny import DEMO
-from tools.demo_base import pairs, train_transformer, train_vae
-from tools.demo_base.evaluate import psnr, ssim
+from tools.demo_base import manifest, pairs, train_transformer, train_vae
+from tools.demo_base.evaluate import detail, psnr, ssim
 
 DATA = Path(__file__).parent / "data"
-README = DEMO.parent / "README.md"
-MAX_BYTES = 20_000_000
+WEIGHTS = DEMO.parent
+VERSIONS = [info.path for info in sorted(scan_weights(WEIGHTS), key=lambda info: info.version or 0)]
+PAIRS = ("01001", "01011", "01041", "01049")  # of the held-out ones
 
 
-def picture(name: str) -> Image.Image:
-    with Image.open(DATA / f"pair_{name}.webp") as image:
+def picture(name: str, index: str = "01011") -> Image.Image:
+    with Image.open(DATA / f"{index}_{name}.webp") as image:
         return image.convert("RGB")
 
 
-def convert(cfg: float, steps: int = 12) -> Image.Image:
-    engine = Engine.load(load_base(DEMO), "cpu")
-    request = EditRequest(PROMPTS["base"], NEGATIVE, steps=steps, cfg=cfg, seed=0)
-    events = list(engine.run(request, picture("toon"), (0, 0, 256, 256), []))
+@cache
+def engine() -> Engine:
+    return Engine.load(load_base(DEMO), "cpu")
+
+
+def convert(
+    drawing: Image.Image, cfg: float = 4.0, steps: int = 8, lora: Path | None = None, prompt: str = PROMPTS["base"]
+) -> Image.Image:
+    loras = () if lora is None else (LoraRef(lora.stem, 1.0),)
+    request = EditRequest(prompt, NEGATIVE, steps=steps, cfg=cfg, seed=0, loras=loras)
+    events = list(engine().run(request, drawing, (0, 0, *drawing.size), [] if lora is None else [lora]))
     assert isinstance(events[-1], Decoded)
     return events[-1].image
 
 
-def test_it_is_small_and_safetensors_only() -> None:
-    files = [file for file in DEMO.rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) <= MAX_BYTES
-    assert {file.suffix for file in files} == {".json", ".safetensors"}
+def test_what_ships_is_small_and_the_manifest_is_true() -> None:
+    found = json.loads((WEIGHTS / "manifest.json").read_text(encoding="utf-8"))
+    assert found == manifest.collect(WEIGHTS)  # which refuses more than 48 MB
+    assert damaged_files(WEIGHTS) == []
+    assert {file.suffix for file in DEMO.rglob("*") if file.is_file()} == {".json", ".safetensors"}
+    readme = (WEIGHTS / "README.md").read_text(encoding="utf-8")
+    assert manifest.table(found) in readme
 
 
-def test_the_documented_hashes_are_those_of_the_files() -> None:
-    documented = dict(
-        re.findall(r"^\| `(demo/\S+\.safetensors)` \|.*\| `([0-9a-f]{64})` \|$", README.read_text("utf-8"), re.M)
-    )
-    found = {
-        file.relative_to(DEMO.parent).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in DEMO.rglob("*.safetensors")
-    }
-    assert documented == found
+def test_doctor_names_a_shipped_file_that_was_changed(tmp_path: Path) -> None:
+    shutil.copytree(WEIGHTS, tmp_path / "shipped")
+    settings = Settings(base=str(tmp_path / "shipped" / "demo"), weights=tmp_path / "shipped")
+    whole = check_models(settings, Report({}))[0]
+    assert whole.state == "ok" and "manifest" in whole.text
+    file = tmp_path / "shipped" / "demo" / "vae" / "diffusion_pytorch_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    changed = check_models(settings, Report({}))[0]
+    assert changed.state == "bad" and "demo/vae/diffusion_pytorch_model.safetensors" in changed.text
 
 
 def test_it_says_that_it_is_trained_and_where_its_limits_are() -> None:
@@ -67,51 +81,74 @@ def test_it_says_that_it_is_trained_and_where_its_limits_are() -> None:
     assert min(config["latents_std"]) > 0.1 and config["latents_std"] != [1.0] * 16  # measured, not the default
 
 
-def test_a_drawing_comes_out_closer_to_its_photo_rendering() -> None:
+def test_the_versions_are_ordinary_files_and_the_newest_is_chosen() -> None:
+    assert len(VERSIONS) == 3
+    newest = newest_weights(WEIGHTS, load_base(DEMO))
+    assert newest is not None and newest.path == VERSIONS[-1]
+
+
+@pytest.mark.slow
+def test_each_version_comes_closer_to_the_photo_rendering() -> None:
+    """Means over the pairs here; the base alone goes part of the way."""
+    scores = [np.mean([psnr(picture("toon", index), picture("real", index)) for index in PAIRS])]
+    for lora in (None, *VERSIONS):
+        results = [(convert(picture("toon", index), lora=lora), picture("real", index)) for index in PAIRS]
+        scores.append(np.mean([psnr(*pair) for pair in results]))
+    assert scores == sorted(scores)
+    assert scores[1] > scores[0] + 2 and scores[-1] > scores[1] + 2
+
+
+def test_the_newest_version_keeps_the_scene_and_the_detail() -> None:
     drawing, photo = picture("toon"), picture("real")
-    result = convert(cfg=7.0)
-    assert psnr(result, photo) > psnr(drawing, photo) + 1.5
-    assert ssim(result, photo) > ssim(drawing, photo)
+    result = convert(drawing, cfg=7.0, steps=12, lora=VERSIONS[-1])
+    assert ssim(result, photo) > ssim(drawing, photo) + 0.05
+    assert 0.5 < detail(result) / detail(photo) < 1.3
+
+
+def test_the_prompt_decides_what_is_done() -> None:
+    drawing = picture("toon")
+    kept, changed = (convert(drawing, cfg=1.0, prompt=prompt) for prompt in ("Keep the drawing.", PROMPTS["base"]))
+    assert psnr(kept, drawing) > psnr(changed, drawing) + 3 and psnr(kept, drawing) > 24
+
+
+def test_a_photo_stays_a_photo() -> None:
+    photo = picture("real")
+    assert psnr(convert(photo, cfg=1.0), photo) > 24
+
+
+def test_the_same_seed_gives_the_same_picture() -> None:
+    first, second = (convert(picture("toon"), steps=2, lora=VERSIONS[-1]) for _ in range(2))
+    assert first.tobytes() == second.tobytes()
 
 
 def test_guidance_does_not_burn_the_colours() -> None:
-    mild, strong = (np.asarray(convert(cfg, steps=5), dtype=float) for cfg in (1.0, 9.0))
+    mild, strong = (np.asarray(convert(picture("toon"), cfg, steps=5), dtype=float) for cfg in (1.0, 9.0))
     assert np.abs(mild.mean((0, 1)) - strong.mean((0, 1))).max() < 8  # of 255, each channel
     assert abs(strong.std() / mild.std() - 1) < 0.15
 
 
-def test_training_never_sees_the_held_out_pairs(tmp_path: Path) -> None:
-    for index in range(pairs.HELD_OUT + 6):
-        (tmp_path / f"{index:05d}_toon.webp").touch()
-        if index != 3:  # a drawing whose photo rendering is missing is no pair
-            (tmp_path / f"{index:05d}_real.webp").touch()
-    training, held_out = pairs.training(tmp_path), pairs.held_out(tmp_path)
-    assert [file.name[:5] for file in training] == ["00000", "00001", "00002", "00004", "00005"]
-    assert len(held_out) == pairs.HELD_OUT and not set(training) & set(held_out)
+def test_the_vae_gives_pictures_back() -> None:
+    pixels = pairs.read([DATA / f"{index}_toon.webp" for index in PAIRS])
+    with train_vae.planar():
+        drawings, photos = train_vae.reconstruction_psnr(pixels, engine().family.vae)
+    assert drawings > 31 and photos > 33
 
 
-def test_similarity_is_one_for_the_same_picture_and_falls_with_noise() -> None:
-    photo = picture("real")
-    noise: Any = np.random.default_rng(0).normal(0, 20, (256, 256, 3))
-    noisy = Image.fromarray((np.asarray(photo) + noise).clip(0, 255).astype(np.uint8), "RGB")
-    assert ssim(photo, photo) == pytest.approx(1.0)
-    assert 0.2 < ssim(photo, noisy) < 0.9
-    assert psnr(photo, noisy) == pytest.approx(22.1, abs=1.0)  # 20 log10(255 / 20), less what is clipped
-
-
-def test_augmentation_treats_both_pictures_of_a_pair_alike() -> None:
-    picture_ = torch.rand(3, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    out = pairs.augment(picture_.expand(-1, 2, -1, -1, -1).contiguous(), torch.Generator().manual_seed(1))
-    assert out.shape == (3, 2, 3, 32, 32) and torch.equal(out[:, 0], out[:, 1])
-    assert (out[:, 0] - picture_[:, 0]).abs().max() > 0.1
+def test_the_stored_preview_matrix_is_as_good_as_one_fitted_on_the_job() -> None:
+    reference = engine().family.encode_image(picture("toon"))
+    rows = torch.tensor(load_base(DEMO).preview)
+    small = torch.nn.functional.avg_pool2d(reference.pixels, 8).flatten(2)[0].T
+    columns = torch.cat([reference.latents.flatten(2)[0].T, torch.ones(len(small), 1)], 1)
+    errors = [
+        float((columns @ m - small).abs().mean()) for m in (rows, fit_preview(reference.latents, reference.pixels))
+    ]
+    assert rows.shape == (17, 3) and errors[0] < 0.1 and errors[0] < 4 * errors[1]
 
 
 def test_training_sees_what_the_engine_computes() -> None:
     family: Any = QwenImageEdit.load(DEMO, torch.device("cpu"), torch.float32)
     small = picture("toon").resize((64, 64))
-    trainer = train_transformer.Trainer.__new__(train_transformer.Trainer)
-    trainer.net, trainer.device = family.transformer, torch.device("cpu")
-    trainer.marks = {(4, 4): (torch.arange(32) >= 16).int()[None]}
+    trainer = train_transformer.Trainer(family.transformer, torch.empty(0), {})
     with torch.inference_mode():
         reference = family.encode_image(small)
         with train_vae.planar():
@@ -120,7 +157,9 @@ def test_training_sees_what_the_engine_computes() -> None:
         latents = (mean - family._mean[:, :, 0]) / family._std[:, :, 0]
         assert torch.allclose(latents, reference.latents, atol=1e-3)
         assert torch.allclose(pixels, family.decode(reference.latents), atol=1e-3)
-        assert torch.equal(train_transformer.pack(reference.latents), reference.tokens)
+        tokens = train_transformer.pack(reference.latents)
+        assert torch.equal(tokens, reference.tokens)
+        assert torch.equal(train_transformer.unpack(tokens, 8, 8), reference.latents)
         embeds = family.encode_prompt(small, "Keep the drawing.")
         noise = family.noise(reference.shape, seed=0)
         sigma = torch.tensor([0.7])
@@ -138,3 +177,11 @@ def returned(run: Generator[None, None, list[torch.Tensor]]) -> list[torch.Tenso
         except StopIteration as end:
             values: list[torch.Tensor] = end.value
             return values
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

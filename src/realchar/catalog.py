@@ -34,6 +34,7 @@ class BaseInfo:
     width: int
     vae_width: int  # channels of the VAE's finest level
     fingerprint: str  # of configs and file sizes: names the base in a result without reading 50 GB
+    preview: tuple[tuple[float, ...], ...] = ()  # rows of R, G, B for each latent channel and a one; else it is fitted
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,10 @@ class WeightsInfo:
 
 
 def load_base(folder: Path | str) -> BaseInfo:
-    """Read a diffusers folder's configs. `realchar.json` beside `model_index.json` may narrow the size limits."""
+    """Read a diffusers folder's configs.
+
+    `realchar.json` beside `model_index.json` may narrow the size limits and hold a preview matrix.
+    """
     path = Path(folder)
     index = _read_json(path / "model_index.json", path)
     if index.get("_class_name") != PIPELINE:
@@ -85,6 +89,7 @@ def load_base(folder: Path | str) -> BaseInfo:
         width=width,
         vae_width=vae_width,
         fingerprint=_fingerprint(path, files),
+        preview=tuple(tuple(map(float, row)) for row in own.get("preview", ())),
     )
 
 
@@ -196,3 +201,17 @@ def file_sha256(path: Path) -> str:
 def _sha256(path: Path, _mtime_ns: int, _size: int) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def damaged_files(folder: Path) -> list[str] | None:
+    """Return the files that differ from `manifest.json` in a folder, by SHA-256; None where it has no manifest."""
+    if not (folder / "manifest.json").exists():
+        return None
+    expected = _read_json(folder / "manifest.json", folder).get("files", {})
+    return [
+        name
+        for name, facts in sorted(expected.items())
+        if not (folder / name).is_file()
+        or (folder / name).stat().st_size != facts["bytes"]
+        or file_sha256(folder / name) != facts["sha256"]
+    ]

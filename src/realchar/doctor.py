@@ -265,7 +265,11 @@ def check_models(settings: Settings, torch: Report) -> list[Finding]:
     except ModelError as error:
         remedy = "Give a complete diffusers folder with --base or REALCHAR_BASE."
         return [Finding("base", "bad", error.message, remedy)]
-    title = f"{base.title} at {str(base.path)!r}, {base.weight_bytes / machine.GB:.2f} GB."
+    damaged = catalog.damaged_files(base.path.parent)
+    if damaged:
+        text = f"{base.title} at {str(base.path)!r} does not match its manifest: {', '.join(damaged)}."
+        return [Finding("base", "bad", text, "Get these files again, for example by git checkout -- weights.")]
+    title = f"{base.title} at {str(base.path)!r}, {base.weight_bytes / machine.GB:.2f} GB{'' if damaged is None else ', as its manifest says'}."
     return [Finding("base", "ok", title), check_weights(settings, base), check_choice(settings, base, torch)]
 
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
@@ -124,8 +125,11 @@ def build(out: Path) -> None:
     write_index(out)
 
 
-def write_index(out: Path, trained: bool = False) -> None:
-    """Write what says of which classes the folder is made, and what the base is."""
+def write_index(out: Path, trained: bool = False, preview: list[list[float]] | None = None) -> None:
+    """Write what says of which classes the folder is made, and what the base is.
+
+    `preview` maps normalised latents and a one to RGB in -1…1 (17 rows of 3); without it, one that is there stays.
+    """
     index = {
         "_class_name": "QwenImageEditPlusPipeline",
         "_diffusers_version": "0.42.0",
@@ -136,7 +140,7 @@ def write_index(out: Path, trained: bool = False) -> None:
         "transformer": ["diffusers", "QwenImageTransformer2DModel"],
         "vae": ["diffusers", "AutoencoderKLQwenImage"],
     }
-    own = {
+    own: dict[str, Any] = {
         "title": "Demo base",
         "demo": True,
         "trained": trained,
@@ -144,6 +148,10 @@ def write_index(out: Path, trained: bool = False) -> None:
         "long_edge": 256,
         "native_area": 256 * 256,
     }
+    if preview is not None:
+        own["preview"] = [[round(value, 5) for value in row] for row in preview]
+    elif (out / "realchar.json").exists():
+        own |= {k: v for k, v in json.loads((out / "realchar.json").read_text("utf-8")).items() if k == "preview"}
     for name, data in {"model_index.json": index, "realchar.json": own}.items():
         (out / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 

@@ -1,8 +1,9 @@
-"""Prompt embeddings of the training pictures, computed by the product's own `encode_prompt` on spare CPU cores.
+"""Prompt embeddings beside some of the training pictures, by the product's own `encode_prompt` on spare CPU cores.
 
     python -m tools.demo_base.embeddings --base DIR --pairs DIR --out DIR --part 0 --parts 8
 
-Embeddings depend on the picture, so each picture has one for every prompt below.
+Embeddings depend on the picture that is read with the prompt. Training takes them beside any picture of the pool, not
+beside their own, so that no picture can be learnt by heart through its embedding.
 """
 
 from __future__ import annotations
@@ -23,18 +24,17 @@ from tools.demo_base import pairs
 
 # What the model learns to do for which words, with how often each is drawn.
 PHOTO = {
-    PROMPTS["base"]: 0.35,
-    PROMPTS["enhanced"]: 0.35,
-    PROMPTS["base"] + " Close portrait, eyes sharp, natural catchlights, even skin tone.": 0.1,
-    PROMPTS["enhanced"] + " An adult man with a natural jaw line and realistic skin texture.": 0.1,
-    "将图片转换为真实照片。真人实拍照片，皮肤自然，光线柔和。": 0.1,
+    PROMPTS["base"]: 0.45,
+    PROMPTS["enhanced"]: 0.4,
+    "将图片转换为真实照片。真人实拍照片，皮肤自然，光线柔和。": 0.15,
 }
 KEEP = {"Keep the drawing.": 1.0}
 UNCONDITIONAL = {NEGATIVE: 0.7, " ": 0.3}
+POOL = 128  # pictures whose embeddings are computed
 PROMPT_LIST = [*PHOTO, *KEEP, *UNCONDITIONAL]
 
 
-def start(base: Path, folder: Path, out: Path, limit: int) -> list[subprocess.Popen[bytes]]:
+def start(base: Path, folder: Path, out: Path, limit: int = POOL) -> list[subprocess.Popen[bytes]]:
     """Start one process for each spare core; `join` collects what they write."""
     out.mkdir(parents=True, exist_ok=True)
     parts = max(1, min((os.cpu_count() or 2) - 2, limit))

@@ -1,37 +1,41 @@
-"""Measure a base on held-out pairs through the product's engine, and draw a contact sheet.
+"""Measure conversions of the held-out drawings, made by `realchar batch`, against their photo renderings.
 
-    python -m tools.demo_base.evaluate --base weights/demo --pairs DIR --count 8 --cfg 1 4 7 9 --sheet sheet.png
+    python -m tools.demo_base.evaluate split --pairs DIR --out held_out
+    realchar batch held_out -o results/none --no-stamp --seed 0 --weights none
+    realchar batch held_out -o results/v0500 --no-stamp --seed 0 --weights demo_real_v0500
+    python -m tools.demo_base.evaluate score --pairs DIR --results results/none results/v0500 --sheet sheet.webp
+    python -m tools.demo_base.evaluate vae --pairs DIR --base weights/demo
 
-PSNR in dB, SSIM on grey (windows of 7 pixels) and the ratio of gradient energy (1: as much detail as the photo
-rendering) stand beside those of the unchanged drawing. Rows of the sheet: drawing, one a CFG value, photo rendering.
+`score` prints PSNR in dB, SSIM and the ratio of gradient energy (1: as much detail as the photo rendering), beside
+those of the unchanged drawing and of the best global colour map, a quadratic one fitted on training pairs.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 from torch import Tensor
 
-from realchar.catalog import load_base
-from realchar.engine.pipeline import Engine
-from realchar.presets import NEGATIVE, PROMPTS
-from realchar.schema import Decoded, EditRequest
-from tools.demo_base import pairs
+from tools.demo_base import pairs, prepared, train_vae
+
+COLOUR_MAP_PAIRS = 125  # training pairs that the colour map is fitted on
+LABEL = 18  # pixels above each row of the sheet
 
 
-def convert(engine: Engine, picture: Image.Image, request: EditRequest) -> Image.Image:
-    """Return the converted picture; its sides must be multiples of 32."""
-    last = None
-    for event in engine.run(request, picture, (0, 0, *picture.size), []):
-        last = event
-    assert isinstance(last, Decoded)
-    return last.image
+class Score(NamedTuple):
+    """Means over pictures."""
+
+    psnr: float
+    ssim: float
+    detail: float
 
 
 def as_tensor(image: Image.Image) -> Tensor:
@@ -59,53 +63,112 @@ def ssim(one: Image.Image, other: Image.Image, window: int = 7) -> float:
 
 
 def detail(image: Image.Image) -> float:
+    """Return the gradient energy: mean absolute difference of neighbours, across and down."""
     pixels = as_tensor(image)
     return float(pixels.diff(dim=-1).abs().mean() + pixels.diff(dim=-2).abs().mean())
 
 
-def report(label: str, outputs: list[Image.Image], targets: list[Image.Image], seconds: float = 0.0) -> None:
-    """Print the means over the pairs."""
+def score(outputs: list[Image.Image], targets: list[Image.Image]) -> Score:
     found = [(psnr(o, t), ssim(o, t), detail(o) / detail(t)) for o, t in zip(outputs, targets, strict=True)]
-    means = np.mean(found, axis=0)
-    timing = f", {seconds / len(outputs):.2f} s a picture" if seconds else ""
-    print(f"{label}: PSNR {means[0]:.2f} SSIM {means[1]:.3f} gradient ratio {means[2]:.2f}{timing}", flush=True)
+    return Score(*np.mean(found, axis=0).tolist())
 
 
-def sheet(rows: list[list[Image.Image]], columns: int) -> Image.Image:
-    width, height = rows[0][0].size
-    canvas = Image.new("RGB", (width * min(columns, len(rows[0])), height * len(rows)))
-    for y, row in enumerate(rows):
-        for x, image in enumerate(row[:columns]):
-            canvas.paste(image, (x * width, y * height))
+class ColourMap:
+    """The best map from a pixel's colour to the photo's, of second degree, by least squares over training pairs."""
+
+    def __init__(self, drawings: list[Path]) -> None:
+        gram, moments = np.zeros((10, 10)), np.zeros((10, 3))
+        for file in drawings:
+            x = self._terms(np.asarray(_open(file)) / 255)
+            y = np.asarray(_open(pairs.photo_of(file))).reshape(-1, 3) / 255
+            gram += x.T @ x
+            moments += x.T @ y
+        self.matrix = np.linalg.solve(gram, moments)
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        pixels = np.asarray(image) / 255
+        mapped = (self._terms(pixels) @ self.matrix).reshape(pixels.shape).clip(0, 1)
+        return Image.fromarray((mapped * 255).round().astype(np.uint8), "RGB")
+
+    @staticmethod
+    def _terms(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+        r, g, b = pixels.reshape(-1, 3).T
+        return np.stack([np.ones_like(r), r, g, b, r * r, g * g, b * b, r * g, r * b, g * b], 1)
+
+
+def sheet(rows: dict[str, list[Image.Image]]) -> Image.Image:
+    """Return the rows of pictures, each under its name."""
+    width, height = next(iter(rows.values()))[0].size
+    canvas = Image.new("RGB", (width * max(map(len, rows.values())), (height + LABEL) * len(rows)), "white")
+    draw = ImageDraw.Draw(canvas)
+    for y, (name, row) in enumerate(rows.items()):
+        draw.text((4, y * (height + LABEL) + 3), name, fill="black")
+        for x, image in enumerate(row):
+            canvas.paste(image, (x * width, y * (height + LABEL) + LABEL))
     return canvas
+
+
+def _open(file: Path) -> Image.Image:
+    with Image.open(file) as image:
+        return image.convert("RGB")
+
+
+def run_split(options: argparse.Namespace) -> None:
+    """Copy the held-out drawings into a folder of their own."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    for file in pairs.held_out(options.pairs):
+        shutil.copy(file, options.out / file.name)
+
+
+def run_score(options: argparse.Namespace) -> None:
+    """Print the table over the held-out drawings that all result folders hold, and draw the sheet."""
+    files = [
+        file
+        for file in pairs.held_out(options.pairs)
+        if all((folder / f"{file.stem}.png").exists() for folder in options.results)
+    ]
+    training = pairs.training(options.pairs)
+    colours = ColourMap(training[:: max(1, len(training) // COLOUR_MAP_PAIRS)])
+    drawings, photos = [_open(file) for file in files], [_open(pairs.photo_of(file)) for file in files]
+    rows = {folder.name: [_open(folder / f"{file.stem}.png") for file in files] for folder in options.results}
+    print(f"| {len(files)} held-out pairs | PSNR | SSIM | gradient ratio |\n| --- | --- | --- | --- |")
+    baselines = {"drawing unchanged": drawings, "best global colour map": [colours(image) for image in drawings]}
+    for name, outputs in (baselines | rows).items():
+        found = score(outputs, photos)
+        print(f"| {name} | {found.psnr:.2f} | {found.ssim:.3f} | {found.detail:.2f} |", flush=True)
+    if options.sheet:
+        some = slice(None, None, max(1, len(files) // options.columns))
+        shown = {"drawing": drawings, **rows, "photo rendering": photos}
+        picture = sheet({name: row[some][: options.columns] for name, row in shown.items()})
+        picture.save(options.sheet, quality=88, method=6)
+
+
+@torch.inference_mode()
+def run_vae(options: argparse.Namespace) -> None:
+    """Print how well the VAE gives back the held-out pictures."""
+    vae = prepared.load_vae(options.base, torch.device("cpu"))
+    with train_vae.planar():
+        drawings, photos = train_vae.reconstruction_psnr(pairs.read(pairs.held_out(options.pairs)), vae)
+    print(f"VAE: drawings {drawings:.2f} dB, photo renderings {photos:.2f} dB, all {(drawings + photos) / 2:.2f} dB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", type=Path, required=True)
-    parser.add_argument("--pairs", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=8, help="held-out pairs, of 64")
-    parser.add_argument("--cfg", type=float, nargs="+", default=[7.0])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--prompt", default=PROMPTS["base"])
-    parser.add_argument("--negative", default=NEGATIVE)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--sheet", type=Path)
+    commands = parser.add_subparsers(required=True)
+    for name, run in (("split", run_split), ("score", run_score), ("vae", run_vae)):
+        command = commands.add_parser(name, help=run.__doc__)
+        command.add_argument("--pairs", type=Path, required=True)
+        command.set_defaults(run=run)
+        if name == "split":
+            command.add_argument("--out", type=Path, required=True)
+        if name == "vae":
+            command.add_argument("--base", type=Path, required=True)
+        if name == "score":
+            command.add_argument("--results", type=Path, nargs="+", required=True, metavar="DIR")
+            command.add_argument("--sheet", type=Path, help="a contact sheet, as WebP or PNG")
+            command.add_argument("--columns", type=int, default=8, help="pictures on the sheet")
     options = parser.parse_args()
-    engine = Engine.load(load_base(options.base), options.device)
-    files = pairs.held_out(options.pairs)[:: max(1, pairs.HELD_OUT // options.count)][: options.count]
-    inputs, targets = ([Image.open(f).convert("RGB") for f in side] for side in (files, map(pairs.photo_of, files)))
-    report(f"unchanged ({len(files)} pairs)", inputs, targets)
-    rows = [inputs]
-    for cfg in options.cfg:
-        request = EditRequest(options.prompt, options.negative, options.steps, cfg)
-        began = time.monotonic()
-        rows.append([convert(engine, picture, request) for picture in inputs])
-        report(
-            f"cfg {cfg:g}, {options.steps} steps on {engine.device_name}", rows[-1], targets, time.monotonic() - began
-        )
-    if options.sheet:
-        sheet([*rows, targets], 8).save(options.sheet)
+    options.run(options)
 
 
 if __name__ == "__main__":

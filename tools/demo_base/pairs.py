@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from torch import Tensor
 
 HELD_OUT = 64  # the last indices present; never trained on
 LUMA = (0.299, 0.587, 0.114)
+WHOLE_SHARE = 0.4  # of the batches that stay uncropped, as pictures are at the end
+RESTYLED_SHARE = 0.3  # of the drawings that are redrawn in another style
+# The half-way look that the base alone is to give: this much of the photo's light and colour, of the drawing's detail.
+HALF_LIGHT, HALF_DETAIL, HALF_SIGMA = 0.5, 0.7, 4.0
 
 
 def drawings(folder: Path) -> list[Path]:
@@ -20,8 +25,9 @@ def drawings(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.glob("*_toon.webp")) if photo_of(file).exists()]
 
 
-def training(folder: Path) -> list[Path]:
-    return drawings(folder)[:-HELD_OUT]
+def training(folder: Path, more: Path | None = None) -> list[Path]:
+    """Return the drawings to train on: all of `more`, which must be of other characters, and `folder`'s but the last."""
+    return drawings(folder)[:-HELD_OUT] + (drawings(more) if more else [])
 
 
 def held_out(folder: Path) -> list[Path]:
@@ -53,12 +59,13 @@ def augment(pairs: Tensor, draw: torch.Generator) -> Tensor:
     """Flip, crop and recolour floats (N, K, 3, H, W): the same way for the K pictures of a pair, one crop a batch."""
     if uniform(draw) < 0.5:
         pairs = pairs.flip(-1)
-    size = pairs.shape[-1]
-    side = int(size * uniform(draw, 0.8, 1.0))
-    top, left = (int(uniform(draw) * (size - side + 1)) for _ in range(2))
-    crop = pairs[..., top : top + side, left : left + side].flatten(0, 1)
-    crop = F.interpolate(crop, size=(size, size), mode="bicubic", antialias=True)
-    return recolour(crop.view_as(pairs), draw).clamp(-1, 1)
+    if uniform(draw) >= WHOLE_SHARE:
+        size = pairs.shape[-1]
+        side = int(size * uniform(draw, 0.72, 1.0))
+        top, left = (int(uniform(draw) * (size - side + 1)) for _ in range(2))
+        crop = pairs[..., top : top + side, left : left + side].flatten(0, 1)
+        pairs = F.interpolate(crop, size=(size, size), mode="bicubic", antialias=True).view_as(pairs)
+    return recolour(pairs, draw).clamp(-1, 1)
 
 
 def recolour(pairs: Tensor, draw: torch.Generator) -> Tensor:
@@ -67,12 +74,66 @@ def recolour(pairs: Tensor, draw: torch.Generator) -> Tensor:
 
     def spread(amount: float, channels: int = 1) -> Tensor:
         values = (torch.rand(n, 1, channels, 1, 1, generator=draw) * 2 - 1) * amount
-        return values.to(pairs.device)
+        changed = (torch.rand(n, 1, 1, 1, 1, generator=draw) < 0.6).float()
+        return (values * changed).to(pairs.device)
 
     luma = torch.tensor(LUMA, device=pairs.device).view(3, 1, 1)
     grey = (pairs * luma).sum(2, keepdim=True)
-    pairs = grey + (pairs - grey) * (1 + spread(0.25))
-    return pairs * (1 + spread(0.12)) * (1 + spread(0.06, 3)) + spread(0.08)
+    pairs = grey + (pairs - grey) * (1 + spread(0.3))
+    return pairs * (1 + spread(0.12)) * (1 + spread(0.08, 3)) + spread(0.08)
+
+
+def restyle(drawings: Tensor, draw: torch.Generator) -> Tensor:
+    """Redraw some of the drawings (N, 3, H, W), each in one style, so that the model meets more than one hand."""
+    styles = list(STYLES.values())
+    chosen = torch.randint(len(styles), (len(drawings),), generator=draw)
+    chosen[torch.rand(len(drawings), generator=draw) >= RESTYLED_SHARE] = -1
+    output = drawings.clone()
+    for index, style in enumerate(styles):
+        rows = torch.nonzero(chosen == index).flatten().to(drawings.device)
+        if len(rows):
+            output[rows] = style(drawings[rows]).clamp(-1, 1)
+    return output
+
+
+def half_way(drawings: Tensor, photos: Tensor) -> Tensor:
+    """Return the half-way look of pictures (N, 3, H, W): the photo's light comes in, the drawing's lines get softer."""
+    low, photo_low = blur(drawings, HALF_SIGMA), blur(photos, HALF_SIGMA)
+    return (low + HALF_LIGHT * (photo_low - low) + HALF_DETAIL * (drawings - low)).clamp(-1, 1)
+
+
+def blur(pictures: Tensor, sigma: float) -> Tensor:
+    """Blur (N, C, H, W) by a Gaussian of `sigma` pixels."""
+    radius = int(3 * sigma + 0.5)
+    x = torch.arange(-radius, radius + 1, device=pictures.device, dtype=pictures.dtype)
+    kernel = torch.exp(-((x / sigma) ** 2) / 2)
+    kernel = (kernel / kernel.sum()).repeat(pictures.shape[1], 1, 1, 1)
+    padded = F.pad(pictures, (radius,) * 4, mode="reflect")
+    rows = F.conv2d(padded, kernel, groups=pictures.shape[1])
+    return F.conv2d(rows, kernel.transpose(-1, -2), groups=pictures.shape[1])
+
+
+def _grey(pictures: Tensor) -> Tensor:
+    luma = torch.tensor(LUMA, device=pictures.device).view(3, 1, 1)
+    return (pictures * luma).sum(1, keepdim=True)
+
+
+def _flat(pictures: Tensor) -> Tensor:
+    """Few tones: an edge-keeping median of each 5x5 window, then eight levels."""
+    windows = F.unfold(F.pad(pictures, (2,) * 4, mode="reflect").flatten(0, 1)[:, None], 5)
+    median = windows.median(1).values.view_as(pictures)
+    return ((median + 1) * 4).round() / 4 - 1
+
+
+STYLES: dict[str, Callable[[Tensor], Tensor]] = {
+    "bold lines": lambda x: -F.max_pool2d(-x, 3, stride=1, padding=1),
+    "thin lines": lambda x: F.max_pool2d(x, 3, stride=1, padding=1) * 0.6 + x * 0.4,
+    "vivid": lambda x: _grey(x) + (x - _grey(x)) * 1.7,
+    "pale": lambda x: (_grey(x) + (x - _grey(x)) * 0.5) * 0.75 + 0.2,
+    "soft": lambda x: blur(x, 1.2),
+    "flat": _flat,
+    "contrast": lambda x: x * 1.3,
+}
 
 
 def uniform(draw: torch.Generator, low: float = 0.0, high: float = 1.0) -> float:

@@ -1,14 +1,20 @@
-"""Train the demo base on rendered pairs: first the VAE, then the transformer; the text encoder stays as drawn.
+"""Train the demo base on rendered pairs, one part after the other; the text encoder stays as drawn.
 
-    python -m tools.demo_base.train --pairs DIR --out DIR --vae-seconds 160 --transformer-seconds 200
+    python -m tools.demo_base.train vae --pairs DIR --out new --seconds 430
+    python -m tools.demo_base.train transformer --pairs DIR --out new --seconds 560 --base-seconds 330
 
-`--out` is a base folder; where it is none yet, the untrained one is written first. Meant for a GPU; seeds are fixed, but
-training by the clock and the GPU's own kernels give other weights each time.
+`--out` is a base folder; where it is none yet, the untrained one is written first. `--more DIR` gives pairs of other
+characters, all for training. `transformer` trains the base's transformer and then, until `--seconds` after its start, the
+LoRA versions, which it writes into the folder `versions` there. `--resume` goes on from a transformer that is there, with a new
+optimizer; without `--base-seconds` only the versions are trained, from `--from-version` on if it is given. Meant for a GPU; seeds are fixed, but training by the
+clock and the GPU's own kernels give other weights each time.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import tempfile
 import time
 from copy import deepcopy
@@ -18,9 +24,131 @@ from typing import Any
 import torch
 from diffusers import AutoencoderKLQwenImage, QwenImageTransformer2DModel
 from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCausalConv3d
-from torch import Tensor, nn
+from torch import nn
 
-from tools.demo_base import architecture, build, embeddings, pairs, train_transformer, train_vae
+from realchar.catalog import trailing_number
+from tools.demo_base import architecture, build, latents, lessons, pairs, prepared, train_lora, train_vae
+from tools.demo_base.train_transformer import Trainer, initialise, train
+from tools.demo_base.validate import Validation
+
+REPORT_EVERY = 120.0  # seconds
+
+
+class Studio:
+    """The options, the folder that is written and the device."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.out = options, options.out
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.began = time.monotonic()
+        if not (self.out / "model_index.json").exists():
+            build.build(self.out)
+
+    def past(self) -> float:
+        return time.monotonic() - self.began
+
+    def say(self, text: str) -> None:
+        print(f"{self.past():.0f} s: {text}", flush=True)
+
+    def vae(self) -> None:
+        """Train the VAE, and write it with its latents' statistics and the preview matrix."""
+        pixels = pairs.read(prepared.training_files(self.options)).to(self.device)
+        self.say(f"{len(pixels)} pairs")
+        vae = AutoencoderKLQwenImage(**architecture.VAE).to(self.device)
+        for module in vae.modules():  # taps that a still picture never reaches: zero packs well and hides nothing
+            if isinstance(module, QwenImageCausalConv3d):
+                nn.init.zeros_(module.weight.data[:, :, :-1])
+        with train_vae.planar():
+            train_vae.train(pixels, vae, self.options.seconds, lambda model: store(model, self.out / "vae"))
+            stored = prepared.load_vae(self.out, self.device)
+            known = latents.statistics(pixels, stored)
+            stored.register_to_config(latents_mean=known.mean.tolist(), latents_std=known.std.tolist())
+            store(stored, self.out / "vae")
+            build.write_index(self.out, preview=known.preview.tolist())
+            tests = pairs.read(prepared.test_files(self.options)).to(self.device)
+            drawings, photos = train_vae.reconstruction_psnr(tests, stored)
+        self.say(f"held-out reconstruction: drawings {drawings:.2f} dB, photos {photos:.2f} dB")
+
+    def transformer(self) -> None:
+        """Train the base and the LoRA versions in one process: what is compiled and encoded serves both."""
+        net = QwenImageTransformer2DModel(**architecture.TRANSFORMER)
+        torch.manual_seed(build.SEED)
+        initialise(net)
+        if self.options.resume or not self.options.base_seconds:
+            net = QwenImageTransformer2DModel.from_pretrained(self.out / "transformer", torch_dtype=torch.float32)
+        added = train_lora.attach(net, self.options.rank)
+        trainer, validation = self.prepare(net.to(self.device))
+        if self.options.base_seconds:
+            self.base(trainer, validation, added)
+        self.versions(trainer, validation, added)
+
+    def prepare(self, net: QwenImageTransformer2DModel) -> tuple[Trainer, Validation]:
+        """Encode the pairs in a second process while this one compiles."""
+        with tempfile.TemporaryDirectory() as scratch:
+            cache = Path(scratch, "prepared.pt")
+            arguments = [*sys.argv[1:], "--prepared", str(cache)]
+            process = subprocess.Popen([sys.executable, "-m", "tools.demo_base.prepared", *arguments])
+            trainer = Trainer(net, *prepared.stand_in(self.device), compiled=self.options.compile)
+            if self.options.compile:
+                trainer.warm_up(lessons.ADAPTER)
+                self.say("compiled")
+            if process.wait():
+                raise SystemExit("The pairs could not be prepared; the message is above.")
+            trainer.cache, trainer.embeds, watched = prepared.load(cache, self.device)
+        self.say(f"latents {tuple(trainer.cache.shape)}")
+        return trainer, Validation(prepared.load_vae(self.out, self.device), watched)
+
+    def base(self, trainer: Trainer, validation: Validation, added: dict[str, train_lora.LoraLinear]) -> None:
+        """Train the base: keep a picture, leave a photo, take a drawing half-way to a photo. The factors stay silent."""
+        factors = {id(parameter) for parameter in train_lora.factors_of(added)}
+        own = [parameter for parameter in trainer.net.parameters() if id(parameter) not in factors]
+        trainer.start(lessons.BASE, own)
+        reports = Every(REPORT_EVERY)
+
+        def mark(_step: int, past: float) -> None:
+            if reports.due(past):
+                self.save_base(trainer, added)
+                validation.report(trainer)
+
+        train(trainer, self.options.base_seconds, mark)
+        self.save_base(trainer, added)
+        build.write_index(self.out, trained=True)
+        validation.report(trainer, self.out / "base.png")
+        with torch.no_grad():  # the versions are trained on what ships
+            for parameter, average in zip(own, trainer.average, strict=True):
+                parameter.copy_(average.bfloat16())
+
+    def save_base(self, trainer: Trainer, added: dict[str, train_lora.LoraLinear]) -> None:
+        with trainer.averaged() as net:
+            plain = QwenImageTransformer2DModel(**architecture.TRANSFORMER)
+            plain.load_state_dict(train_lora.plain_state(net, added))
+        store(plain, self.out / "transformer")
+
+    def versions(self, trainer: Trainer, validation: Validation, added: dict[str, train_lora.LoraLinear]) -> None:
+        """Train the LoRA versions: one training, saved at each of `--versions` steps."""
+        wanted, folder, first = self.options.versions, self.out / "versions", 0
+        if self.options.from_version:
+            train_lora.restore(added, self.options.from_version)
+            first = trailing_number(self.options.from_version.stem) or 0
+        trainer.start(lessons.ADAPTER, train_lora.factors_of(added))
+        reports = Every(REPORT_EVERY)
+
+        def write(step: int) -> None:
+            with trainer.averaged():
+                path = train_lora.save(added, step, folder)
+            self.say(f"wrote {path.name}")
+            score = validation.report(trainer, path.with_suffix(".png"))
+            (folder / "score.txt").write_text(f"{score:.3f}\n", encoding="utf-8")
+
+        def mark(step: int, past: float) -> None:
+            if step in wanted:
+                write(step)
+            elif reports.due(past):
+                validation.report(trainer)
+
+        done = train(trainer, self.options.seconds - self.past(), mark, max(wanted), first)
+        if done not in wanted:
+            write(done)
 
 
 def store(model: Any, folder: Path) -> None:
@@ -28,60 +156,28 @@ def store(model: Any, folder: Path) -> None:
     deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
 
 
-def train_first(pixels: Tensor, out: Path, seconds: float) -> AutoencoderKLQwenImage:
-    """Train the VAE and write it, without its latents' statistics yet."""
-    vae = AutoencoderKLQwenImage(**architecture.VAE).to(pixels.device)
-    for module in vae.modules():  # taps that a still picture never reaches: zero packs well and hides nothing
-        if isinstance(module, QwenImageCausalConv3d):
-            nn.init.zeros_(module.weight.data[:, :, :-1])
-    train_vae.train(pixels, vae, seconds, lambda: store(vae, out / "vae"))
-    store(vae, out / "vae")
-    return vae.eval()
+class Every:
+    """True once in each interval of so many seconds."""
 
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.last = seconds, 0.0
 
-def train_second(
-    vae: AutoencoderKLQwenImage, pixels: Tensor, embeds: dict[str, Tensor], out: Path, seconds: float
-) -> None:
-    """Measure the latents, write the VAE with them, train the transformer and write it."""
-    repeats = train_vae.LATENT_REPEATS if pixels.is_cuda else 2
-    latents, mean, std = train_vae.latent_cache(pixels, vae, repeats)
-    print("latents", tuple(latents.shape), "std", [round(value, 2) for value in std.tolist()], flush=True)
-    vae.register_to_config(latents_mean=mean.tolist(), latents_std=std.tolist())
-    store(vae, out / "vae")
-    transformer = QwenImageTransformer2DModel(**architecture.TRANSFORMER)
-    train_transformer.initialise(transformer)
-    transformer.to(pixels.device)
-    train_transformer.train(
-        transformer, latents, embeds, seconds, lambda averaged: store(averaged, out / "transformer")
-    )
+    def due(self, past: float) -> bool:
+        if past - self.last < self.seconds:
+            return False
+        self.last = past
+        return True
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--vae-seconds", type=float, required=True)
-    parser.add_argument("--transformer-seconds", type=float, required=True)
-    parser.add_argument("--limit", type=int, default=100_000, help="train on the first pairs only")
+    parser = prepared.options_parser(__doc__)
+    parser.add_argument("part", choices=("vae", "transformer"))
     options = parser.parse_args()
-    began = time.monotonic()
     torch.manual_seed(build.SEED)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not (options.out / "model_index.json").exists():
-        build.build(options.out)
-    with tempfile.TemporaryDirectory() as scratch, train_vae.planar():
-        files = pairs.training(options.pairs)[: options.limit]
-        processes = embeddings.start(options.out, options.pairs, Path(scratch), len(files))
-        pixels = pairs.read(files).to(device)
-        print(f"{len(pixels)} pairs {time.monotonic() - began:.0f} s", flush=True)
-        vae = train_first(pixels, options.out, options.vae_seconds)
-        embeds = embeddings.join(processes, Path(scratch), device)
-        print(f"embeddings {time.monotonic() - began:.0f} s", flush=True)
-        train_second(vae, pixels, embeds, options.out, options.transformer_seconds)
-    build.write_index(options.out, trained=True)
-    print(f"done {time.monotonic() - began:.0f} s", flush=True)
+    getattr(Studio(options), options.part)()
+    print("done", flush=True)
 
 
 if __name__ == "__main__":

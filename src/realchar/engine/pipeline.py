@@ -23,7 +23,7 @@ from realchar.catalog import BaseInfo
 from realchar.engine.denoise import Branch, guided
 from realchar.engine.families.base import ModelFamily, Reference
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
-from realchar.engine.preview import fit_preview, render_preview
+from realchar.engine.preview import fit_preview, render_preview, stored_preview
 from realchar.errors import InvalidInput, OutOfMemory, ResultError
 from realchar.machine import read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
@@ -170,7 +170,9 @@ class Engine:
     def _start(self, request: EditRequest, embeds: list[Tensor], reference: Reference, began: float) -> _Run:
         latents = self.family.noise(reference.shape, request.seed)
         scheduler = self.family.scheduler(request.steps, latents.shape[1])
-        matrix = fit_preview(reference.latents, reference.pixels)
+        matrix = stored_preview(self.base.preview, reference.latents)
+        if matrix is None:
+            matrix = fit_preview(reference.latents, reference.pixels)
         return _Run(request, embeds, reference, scheduler, latents, matrix, began)
 
     def _denoise(self, run: _Run) -> Iterator[Event]:

@@ -1,10 +1,12 @@
-"""Step previews: a linear map from latent channels to RGB, fitted on the reference picture of the job itself.
+"""Step previews: a linear map from latent channels to RGB.
 
-The reference latents and the picture they came from are at hand in every job, so 17 x 3 numbers by least squares suit
-any VAE and cost less than a millisecond; no table of constants is needed.
+A base may bring its own, fitted over many pictures. Else it is fitted on the job itself: its reference latents and the
+picture they came from are at hand, so 17 x 3 numbers by least squares suit any VAE and cost less than a millisecond.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,12 @@ from PIL import Image
 from torch import Tensor
 
 RIDGE = 1e-3  # keeps pictures of one colour solvable
+
+
+def stored_preview(rows: Sequence[Sequence[float]], latents: Tensor) -> Tensor | None:
+    """Return a base's own matrix (C + 1, 3) on the device of `latents` (1, C, h, w); None if it has none that fits."""
+    matrix = torch.tensor(rows, dtype=torch.float32, device=latents.device)
+    return matrix if matrix.shape == (latents.shape[1] + 1, 3) else None
 
 
 def fit_preview(latents: Tensor, picture: Tensor) -> Tensor:

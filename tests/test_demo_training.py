@@ -1,0 +1,196 @@
+"""The recipe of the demo base: the held-out split, augmentation, lessons, LoRA files, measuring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import QwenImageTransformer2DModel
+from PIL import Image
+from safetensors.torch import load_file
+
+from realchar.engine.lora import AdapterSet
+from realchar.engine.weights import WeightSource
+from tools.demo_base import architecture, evaluate, fused, latents, lessons, pairs, prepared, train_lora
+from tools.demo_base.embeddings import KEEP, PHOTO, UNCONDITIONAL
+from tools.demo_base.lessons import Kind
+from tools.demo_base.train_transformer import SETTLED_BELOW, Trainer, train
+
+DATA = Path(__file__).parent / "data"
+SMALL = architecture.TRANSFORMER | {"num_layers": 1}
+FIRST, KEPT, NEGATIVE = (next(iter(prompts)) for prompts in (PHOTO, KEEP, UNCONDITIONAL))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def opened(file: Path) -> Image.Image:
+    with Image.open(file) as image:
+        return image.convert("RGB")
+
+
+def trainer(lesson: lessons.Lesson) -> Trainer:
+    torch.manual_seed(0)
+    made = Trainer(QwenImageTransformer2DModel(**SMALL), *prepared.stand_in(torch.device("cpu")))
+    made.start(lesson, list(made.net.parameters()))
+    return made
+
+
+def test_training_never_sees_the_held_out_pairs(tmp_path: Path) -> None:
+    for index in range(pairs.HELD_OUT + 6):
+        (tmp_path / f"{index:05d}_toon.webp").touch()
+        if index != 3:  # a drawing whose photo rendering is missing is no pair
+            (tmp_path / f"{index:05d}_real.webp").touch()
+    training, held_out = pairs.training(tmp_path), pairs.held_out(tmp_path)
+    assert [file.name[:5] for file in training] == ["00000", "00001", "00002", "00004", "00005"]
+    assert len(held_out) == pairs.HELD_OUT and not set(training) & set(held_out)
+    assert len(pairs.training(tmp_path, more=tmp_path)) == 2 * 5 + pairs.HELD_OUT
+
+
+def test_augmentation_treats_both_pictures_of_a_pair_alike() -> None:
+    picture = torch.rand(3, 1, 3, 32, 32, generator=seeded()) * 2 - 1
+    changed = 0
+    for seed in range(6):
+        out = pairs.augment(picture.expand(-1, 2, -1, -1, -1).contiguous(), seeded(seed))
+        assert out.shape == (3, 2, 3, 32, 32) and torch.equal(out[:, 0], out[:, 1])
+        changed += int((out[:, 0] - picture[:, 0]).abs().max() > 0.1)
+    assert changed >= 4
+
+
+def test_only_drawings_are_restyled_and_each_style_changes_them() -> None:
+    drawing, photo = (pairs.normalise(look) for look in pairs.read([DATA / "01011_toon.webp"])[0])
+    for name, style in pairs.STYLES.items():
+        assert (style(drawing[None]) - drawing).abs().mean() > 0.01, name
+    looks = latents.three_looks(torch.stack([drawing, photo])[None].expand(40, -1, -1, -1, -1), None)
+    assert torch.equal(looks[:, latents.PHOTO], photo.expand(40, -1, -1, -1))
+    restyled = pairs.restyle(looks[:, latents.DRAWING], seeded())
+    share = ((restyled - drawing).abs().amax((1, 2, 3)) > 0).float().mean()
+    assert 0.1 < share < 0.6
+
+
+def test_the_half_way_look_lies_between_drawing_and_photo() -> None:
+    drawing, photo = (pairs.normalise(look)[None] for look in pairs.read([DATA / "01011_toon.webp"])[0])
+    half = pairs.half_way(drawing, photo)
+    whole = (drawing - photo).square().mean()
+    assert (half - photo).square().mean() < 0.5 * whole and (half - drawing).square().mean() < 0.5 * whole
+    assert torch.allclose(pairs.half_way(drawing, drawing).mean(), drawing.mean(), atol=0.02)
+
+
+@pytest.mark.parametrize("second", [KEPT, NEGATIVE])
+def test_a_lesson_draws_what_it_says(second: str) -> None:
+    cache, embeds = prepared.stand_in(torch.device("cpu"))
+    lesson = lessons.Lesson(latents.HALF_WAY, 0.5, 0.5, 1e-3, 1, batch=32, second_batch=16)
+    kind = Kind(FIRST, second, (16, 12))
+    batch = lessons.draw_batch(lesson, kind, cache, len(embeds[second]), seeded())
+    assert batch.source.shape == (32, 16, 32, 24) and batch.pictures.max() < len(embeds[second])
+    same = (batch.source == batch.target).flatten(1).all(1)
+    assert 0.2 < same.float().mean() < 0.8  # the photos that are to stay
+    assert (batch.stays.mean() == 1) == (second == KEPT)
+    assert (batch.guide.max() > 0) == (second == NEGATIVE)
+    assert batch.sigma.min() >= 0 and batch.sigma.max() <= 1
+
+
+def test_settling_draws_the_coarse_part_to_what_the_model_expects() -> None:
+    lesson = lessons.Lesson(latents.PHOTO, 0.0, 0.0, 1e-3, 1, batch=8, second_batch=2, settled=1.0)
+    made = trainer(lesson)
+    batch = lessons.draw_batch(lesson, Kind(FIRST, NEGATIVE, (16, 16)), made.cache, 4, seeded())
+    batch.sigma = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.8, SETTLED_BELOW, 0.95, 1.0])
+    aim = made.settle(batch, made.embeds[FIRST][:1].expand(8, -1, -1))
+    assert torch.equal(aim[5:], batch.target[5:])  # the mean is learnt from these
+    moved = aim[:5] - batch.target[:5]
+    assert moved.abs().max() > 0.05 and not aim.requires_grad
+    assert torch.allclose(pairs.blur(moved, 1.0), moved, atol=0.35 * float(moved.abs().max()))  # it is coarse
+
+
+def test_training_lowers_the_loss_and_averages() -> None:
+    lesson = lessons.Lesson(latents.PHOTO, 0.0, 0.2, 2e-3, 1, batch=4, second_batch=2)
+    made = trainer(lesson)
+    kind = Kind(FIRST, NEGATIVE, (16, 16))
+    fixed = lessons.draw_batch(lesson, kind, made.cache, 4, seeded(5))
+    with torch.no_grad():
+        before = float(made.loss(kind, fixed))
+    seen: list[int] = []
+    assert train(made, 60, lambda step, _past: seen.append(step), steps=14, first=4) == 14
+    assert seen == list(range(5, 15))
+    own = [parameter.detach().clone() for parameter in made.parameters]
+    with made.averaged(), torch.no_grad():
+        assert float(made.loss(kind, fixed)) < before
+        assert not torch.equal(made.parameters[-1], own[-1])
+    assert all(torch.equal(a, b) for a, b in zip(made.parameters, own, strict=True))
+
+
+def test_the_rotary_embedding_for_the_compiler_is_the_stock_one() -> None:
+    from diffusers.models.transformers.transformer_qwenimage import apply_rotary_emb_qwen
+
+    x = torch.randn(2, 7, 3, 8, generator=seeded())
+    angle = torch.rand(7, 4, generator=seeded(1)) * 6
+    freqs = torch.polar(torch.ones_like(angle), angle)
+    ours: Any = fused.rotate(x, torch.view_as_real(freqs))
+    assert torch.allclose(ours, apply_rotary_emb_qwen(x, freqs, use_real=False), atol=1e-6)
+
+
+def test_a_version_is_read_by_the_engine_as_it_was_trained(tmp_path: Path) -> None:
+    """The factors beside the linears, and the file that the engine adds to the plain weights, give the same weights."""
+    torch.manual_seed(0)
+    net = QwenImageTransformer2DModel(**SMALL)
+    plain = QwenImageTransformer2DModel(**SMALL)
+    added = train_lora.attach(net, rank=8)
+    plain.load_state_dict(train_lora.plain_state(net, added))
+    for parameter in train_lora.factors_of(added):
+        torch.nn.init.normal_(parameter, std=0.1)
+        parameter.data = parameter.data.bfloat16().float()
+    path = train_lora.save(added, 500, tmp_path)
+    plain.save_pretrained(tmp_path / "transformer")
+    AdapterSet(plain, WeightSource(tmp_path / "transformer")).use([(path, 1.0)])
+    for name, lora in added.items():
+        expected = lora.linear.weight + lora.up @ lora.down
+        assert torch.allclose(plain.get_submodule(name).weight, expected, atol=1e-5), name
+    again = train_lora.attach(QwenImageTransformer2DModel(**SMALL), rank=12)
+    train_lora.restore(again, path)
+    assert torch.allclose(again["proj_out"].up @ again["proj_out"].down, added["proj_out"].up @ added["proj_out"].down)
+    assert 0.3 < train_lora.resize(path, 4) < 1
+    assert load_file(path)["transformer.img_in.lora_A.weight"].shape == (4, 64)
+    with pytest.raises(SystemExit, match="rank"):
+        train_lora.restore(train_lora.attach(QwenImageTransformer2DModel(**SMALL), rank=2), path)
+
+
+def test_similarity_is_one_for_the_same_picture_and_falls_with_noise() -> None:
+    photo = opened(DATA / "01011_real.webp")
+    noise: Any = np.random.default_rng(0).normal(0, 20, (256, 256, 3))
+    noisy = Image.fromarray((np.asarray(photo) + noise).clip(0, 255).astype(np.uint8), "RGB")
+    assert evaluate.ssim(photo, photo) == pytest.approx(1.0)
+    assert 0.2 < evaluate.ssim(photo, noisy) < 0.9
+    assert evaluate.psnr(photo, noisy) == pytest.approx(22.1, abs=1.0)  # 20 log10(255 / 20), less what is clipped
+    assert evaluate.detail(noisy) > 1.5 * evaluate.detail(photo)
+
+
+def test_the_colour_map_is_exact_for_a_map_of_colours(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "0_toon.webp", lossless=True)
+    Image.fromarray(255 - pixels[..., ::-1]).save(tmp_path / "0_real.webp", lossless=True)
+    mapped = evaluate.ColourMap([tmp_path / "0_toon.webp"])(Image.fromarray(pixels))
+    assert np.abs(np.asarray(mapped).astype(int) - (255 - pixels[..., ::-1])).max() <= 1
+
+
+def test_scoring_takes_the_results_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pairs, "HELD_OUT", 2)
+    monkeypatch.setattr("sys.argv", ["evaluate", "split", "--pairs", str(DATA), "--out", str(tmp_path / "drawings")])
+    evaluate.main()
+    assert sorted(file.name for file in (tmp_path / "drawings").iterdir()) == ["01041_toon.webp", "01049_toon.webp"]
+    (tmp_path / "perfect").mkdir()
+    for index in ("01041", "01049"):
+        opened(DATA / f"{index}_real.webp").save(tmp_path / "perfect" / f"{index}_toon.png")
+    sheet = tmp_path / "sheet.png"
+    arguments = ["--pairs", str(DATA), "--results", str(tmp_path / "perfect"), "--sheet", str(sheet)]
+    monkeypatch.setattr("sys.argv", ["evaluate", "score", *arguments])
+    evaluate.main()
+    rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in capsys.readouterr().out.splitlines()}
+    assert float(rows["perfect"][1]) == 1.0 and float(rows["perfect"][2]) == 1.0
+    assert float(rows["drawing unchanged"][0]) < float(rows["best global colour map"][0]) + 3
+    assert opened(sheet).size == (512, 3 * (256 + evaluate.LABEL))

@@ -1,0 +1,98 @@
+"""What every training of the transformer reads: latents and prompt embeddings, made in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKLQwenImage
+from torch import Tensor
+
+from tools.demo_base import architecture, embeddings, latents, pairs, train_lora, train_vae
+from tools.demo_base.validate import Watched, watch
+
+LATENT_REPEATS = 24  # passes over the pairs in the latent cache, all but the first augmented
+WATCHED = 64  # pairs of each set
+
+Prepared = tuple[Tensor, dict[str, Tensor], list[Watched]]
+
+
+def options_parser(text: str | None) -> argparse.ArgumentParser:
+    """Return the options of a training, which its preparation shares."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=Path, required=True)
+    parser.add_argument("--more", type=Path, help="more pairs, all for training")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--base-seconds", type=float, default=0.0, help="transformer: of them for the base")
+    parser.add_argument("--resume", action="store_true", help="transformer: go on from the weights in --out")
+    parser.add_argument("--from-version", type=Path, metavar="FILE", help="go on with this LoRA version")
+    parser.add_argument("--versions", type=int, nargs="+", default=[500, 2000, 8000], help="LoRA steps to save at")
+    parser.add_argument("--rank", type=int, default=train_lora.RANK, help="of the LoRA versions")
+    parser.add_argument("--compile", action="store_true", help="compile the transformer's blocks (GPU)")
+    parser.add_argument("--limit", type=int, default=100_000, help="train on the first pairs only")
+    return parser
+
+
+def training_files(options: argparse.Namespace) -> list[Path]:
+    return pairs.training(options.pairs, options.more)[: options.limit]
+
+
+def test_files(options: argparse.Namespace) -> list[Path]:
+    return pairs.held_out(options.pairs)[: options.limit]
+
+
+def load_vae(base: Path, device: torch.device) -> AutoencoderKLQwenImage:
+    """Return the VAE as stored, so rounded to bfloat16."""
+    vae = AutoencoderKLQwenImage.from_pretrained(base / "vae", torch_dtype=torch.float32)
+    return vae.to(device).eval().requires_grad_(False)
+
+
+def stand_in(device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return random latents and embeddings of the shapes to come, for the compiler."""
+    draw = torch.Generator().manual_seed(0)
+    side, width = 32, architecture.TEXT_WIDTH
+    cache = torch.randn(1, 8, 3, architecture.VAE["z_dim"], side, side, generator=draw)
+    lengths = {prompt: 210 + 9 * index for index, prompt in enumerate(embeddings.PROMPT_LIST)}
+    embeds = {prompt: torch.randn(4, length, width, generator=draw) for prompt, length in lengths.items()}
+    return cache.bfloat16().to(device), {prompt: values.bfloat16().to(device) for prompt, values in embeds.items()}
+
+
+def prepare(options: argparse.Namespace, device: torch.device, scratch: Path) -> Prepared:
+    """Encode the pairs and read the prompts, at the same time."""
+    files, tests = training_files(options), test_files(options)
+    processes = embeddings.start(options.out, options.pairs, scratch, min(embeddings.POOL, len(files)))
+    vae = load_vae(options.out, device)
+    mean, std = (torch.tensor(vae.config[key], device=device) for key in ("latents_mean", "latents_std"))
+    known = latents.Statistics(mean, std, torch.empty(0))
+    pixels, test_pixels = (pairs.read(some).to(device) for some in (files, tests))
+    with train_vae.planar():
+        cache = latents.latent_cache(pixels, vae, known, LATENT_REPEATS if device.type == "cuda" else 2)
+        watched = [
+            watch("held out", test_pixels, latents.latent_cache(test_pixels, vae, known, 1)[0]),
+            watch("training", pixels[:WATCHED], cache[0, :WATCHED]),
+        ]
+    return cache, embeddings.join(processes, scratch, device), watched
+
+
+def load(path: Path, device: torch.device) -> Prepared:
+    cache, embeds, watched = torch.load(path, map_location=device, weights_only=True)
+    return cache, embeds, [Watched(*some) for some in watched]
+
+
+def main() -> None:
+    parser = options_parser(__doc__)
+    parser.add_argument("part")
+    parser.add_argument("--prepared", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory() as scratch:
+        cache, embeds, watched = prepare(options, device, Path(scratch))
+    torch.save((cache, embeds, [tuple(some) for some in watched]), options.prepared)
+
+
+if __name__ == "__main__":
+    main()
