@@ -45,8 +45,8 @@ UNTRAINED = (
     f"is a pattern, not a photograph. {REAL_ONE}"
 )
 TRAINED = (
-    "This is the demo base: trained for minutes on rendered portraits, it knows only pictures like the samples. "
-    f"{REAL_ONE}"
+    "This is the demo base: small, and trained on rendered portraits like the samples. Other styles lose their faces: flat "
+    f"anime, line art, manga tones, pixel art. {REAL_ONE}"
 )
 
 
