@@ -61,6 +61,16 @@ def test_augmentation_treats_both_pictures_of_a_pair_alike() -> None:
     assert changed >= 4
 
 
+def test_turning_the_hue_keeps_the_grey_and_goes_round() -> None:
+    colours = torch.rand(2, 1, 3, 4, 4, generator=seeded())
+    colours -= colours.mean(2, keepdim=True)
+    third = torch.tensor([2 * torch.pi / 3, 0.3])
+    turned = pairs.turn_hue(colours, third)
+    assert torch.allclose(turned[0], colours[0].roll(1, 1), atol=1e-5)  # red becomes green, green blue
+    assert torch.allclose(turned.mean(2), colours.mean(2), atol=1e-6)
+    assert torch.allclose(turned.norm(dim=2), colours.norm(dim=2), atol=1e-5)
+
+
 def test_only_drawings_are_restyled_and_each_style_changes_them() -> None:
     drawing, photo = (pairs.normalise(look) for look in pairs.read([DATA / "01011_toon.webp"])[0])
     for name, style in pairs.STYLES.items():

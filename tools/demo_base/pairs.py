@@ -15,6 +15,7 @@ from torch import Tensor
 HELD_OUT = 64  # the last indices present; never trained on
 LUMA = (0.299, 0.587, 0.114)
 WHOLE_SHARE = 0.4  # of the batches that stay uncropped, as pictures are at the end
+HUE = 0.35  # radians, either way
 RESTYLED_SHARE = 0.3  # of the drawings that are redrawn in another style
 # The half-way look that the base alone is to give: this much of the photo's light and colour, of the drawing's detail.
 HALF_LIGHT, HALF_DETAIL, HALF_SIGMA = 0.5, 0.7, 4.0
@@ -61,7 +62,7 @@ def augment(pairs: Tensor, draw: torch.Generator) -> Tensor:
         pairs = pairs.flip(-1)
     if uniform(draw) >= WHOLE_SHARE:
         size = pairs.shape[-1]
-        side = int(size * uniform(draw, 0.72, 1.0))
+        side = int(size * uniform(draw, 0.65, 1.0))
         top, left = (int(uniform(draw) * (size - side + 1)) for _ in range(2))
         crop = pairs[..., top : top + side, left : left + side].flatten(0, 1)
         pairs = F.interpolate(crop, size=(size, size), mode="bicubic", antialias=True).view_as(pairs)
@@ -79,8 +80,17 @@ def recolour(pairs: Tensor, draw: torch.Generator) -> Tensor:
 
     luma = torch.tensor(LUMA, device=pairs.device).view(3, 1, 1)
     grey = (pairs * luma).sum(2, keepdim=True)
-    pairs = grey + (pairs - grey) * (1 + spread(0.3))
+    pairs = grey + turn_hue((pairs - grey) * (1 + spread(0.3)), spread(HUE).flatten())
     return pairs * (1 + spread(0.12)) * (1 + spread(0.08, 3)) + spread(0.08)
+
+
+def turn_hue(colours: Tensor, angles: Tensor) -> Tensor:
+    """Turn colours less their grey (N, K, 3, H, W) about the grey axis, by an angle (N,) in radians each."""
+    cos, sin, third = angles.cos(), angles.sin() / 3**0.5, (1 - angles.cos()) / 3
+    rows = [[cos + third, third - sin, third + sin], [third + sin, cos + third, third - sin]]
+    rows.append([third - sin, third + sin, cos + third])
+    turn = torch.stack([torch.stack(row, -1) for row in rows], -2)
+    return torch.einsum("nij,nkjhw->nkihw", turn, colours)
 
 
 def restyle(drawings: Tensor, draw: torch.Generator) -> Tensor:

@@ -14,7 +14,8 @@ from tools.demo_base import architecture, embeddings, latents, pairs, train_lora
 from tools.demo_base.validate import Watched, watch
 
 LATENT_REPEATS = 24  # passes over the pairs in the latent cache, all but the first augmented
-WATCHED = 64  # pairs of each set
+WATCHED = 64  # training pairs that are watched
+VALIDATION = 32  # the last of the training pairs, kept out of the training to choose between versions
 
 Prepared = tuple[Tensor, dict[str, Tensor], list[Watched]]
 
@@ -37,7 +38,11 @@ def options_parser(text: str | None) -> argparse.ArgumentParser:
 
 
 def training_files(options: argparse.Namespace) -> list[Path]:
-    return pairs.training(options.pairs, options.more)[: options.limit]
+    return pairs.training(options.pairs, options.more)[:-VALIDATION][: options.limit]
+
+
+def validation_files(options: argparse.Namespace) -> list[Path]:
+    return pairs.training(options.pairs, options.more)[-VALIDATION:][: options.limit]
 
 
 def test_files(options: argparse.Namespace) -> list[Path]:
@@ -62,18 +67,20 @@ def stand_in(device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
 
 def prepare(options: argparse.Namespace, device: torch.device, scratch: Path) -> Prepared:
     """Encode the pairs and read the prompts, at the same time."""
-    files, tests = training_files(options), test_files(options)
+    files = training_files(options)
     processes = embeddings.start(options.out, options.pairs, scratch, min(embeddings.POOL, len(files)))
     vae = load_vae(options.out, device)
     mean, std = (torch.tensor(vae.config[key], device=device) for key in ("latents_mean", "latents_std"))
     known = latents.Statistics(mean, std, torch.empty(0))
-    pixels, test_pixels = (pairs.read(some).to(device) for some in (files, tests))
+    pixels = pairs.read(files).to(device)
+    others = {"validation": validation_files(options), "held out": test_files(options)}
     with train_vae.planar():
         cache = latents.latent_cache(pixels, vae, known, LATENT_REPEATS if device.type == "cuda" else 2)
-        watched = [
-            watch("held out", test_pixels, latents.latent_cache(test_pixels, vae, known, 1)[0]),
-            watch("training", pixels[:WATCHED], cache[0, :WATCHED]),
-        ]
+        watched = []
+        for name, some in others.items():
+            unseen = pairs.read(some).to(device)
+            watched.append(watch(name, unseen, latents.latent_cache(unseen, vae, known, 1)[0]))
+        watched.append(watch("training", pixels[:WATCHED], cache[0, :WATCHED]))
     return cache, embeddings.join(processes, scratch, device), watched
 
 

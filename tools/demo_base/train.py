@@ -4,10 +4,12 @@
     python -m tools.demo_base.train transformer --pairs DIR --out new --seconds 560 --base-seconds 330
 
 `--out` is a base folder; where it is none yet, the untrained one is written first. `--more DIR` gives pairs of other
-characters, all for training. `transformer` trains the base's transformer and then, until `--seconds` after its start, the
-LoRA versions, which it writes into the folder `versions` there. `--resume` goes on from a transformer that is there, with a new
-optimizer; without `--base-seconds` only the versions are trained, from `--from-version` on if it is given. Meant for a GPU; seeds are fixed, but training by the
-clock and the GPU's own kernels give other weights each time.
+characters, all for training. `transformer` trains the base's transformer and then, until `--seconds` after its start,
+the LoRA versions, which it writes into the folder `versions` there with samples beside them; `score.txt` holds the last
+one's PSNR on validation pairs, which are neither trained on nor measured in the end. `--resume` goes on from a
+transformer that is there, with a new optimizer; without `--base-seconds` only the versions are trained, from
+`--from-version` on if it is given. Meant for a GPU; seeds are fixed, but training by the clock and the GPU's own
+kernels give other weights each time.
 """
 
 from __future__ import annotations
