@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from realchar.engine.denoise import Branch
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.engine.pipeline import Engine
 from realchar.engine.preview import fit_preview
+from realchar.errors import ModelError
 from realchar.presets import NEGATIVE, PROMPTS
 from realchar.schema import Decoded, EditRequest, LoraRef
 from realchar.settings import Settings
@@ -31,6 +32,8 @@ DATA = Path(__file__).parent / "data"
 WEIGHTS = DEMO.parent
 VERSIONS = [info.path for info in sorted(scan_weights(WEIGHTS), key=lambda info: info.version or 0)]
 PAIRS = ("01001", "01011", "01041", "01049")  # of the held-out ones
+
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 def picture(name: str, index: str = "01011") -> Image.Image:
@@ -71,6 +74,22 @@ def test_doctor_names_a_shipped_file_that_was_changed(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1] + b"\x01")
     changed = check_models(settings, Report({}))[0]
     assert changed.state == "bad" and "demo/vae/diffusion_pytorch_model.safetensors" in changed.text
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"files": []}', '{"files": {"a": {}}}', '{"files": {"a": 3}}', "\udcff"])
+def test_a_manifest_of_another_form_is_named(tmp_path: Path, text: str) -> None:
+    assert damaged_files(tmp_path) is None
+    (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert damaged_files(tmp_path) == ["manifest.json"]
+
+
+@pytest.mark.parametrize("preview", ["abc", 3, [[1, 2]], [["a", "b", "c"]], [[1, 2, 3], [1]]])
+def test_a_preview_matrix_that_is_none_is_refused(tmp_path: Path, preview: Any) -> None:
+    shutil.copytree(DEMO, tmp_path / "base", ignore=shutil.ignore_patterns("*.safetensors"))
+    own = json.loads((DEMO / "realchar.json").read_text(encoding="utf-8")) | {"preview": preview}
+    (tmp_path / "base" / "realchar.json").write_text(json.dumps(own), encoding="utf-8")
+    with pytest.raises(ModelError, match="copy it again"):
+        load_base(tmp_path / "base")
 
 
 def test_it_says_that_it_is_trained_and_where_its_limits_are() -> None:
@@ -159,7 +178,7 @@ def test_training_sees_what_the_engine_computes() -> None:
         assert torch.allclose(pixels, family.decode(reference.latents), atol=1e-3)
         tokens = train_transformer.pack(reference.latents)
         assert torch.equal(tokens, reference.tokens)
-        assert torch.equal(train_transformer.unpack(tokens, 8, 8), reference.latents)
+        assert torch.equal(train_transformer.unpack(tokens, reference.latents), reference.latents)
         embeds = family.encode_prompt(small, "Keep the drawing.")
         noise = family.noise(reference.shape, seed=0)
         sigma = torch.tensor([0.7])
@@ -177,11 +196,3 @@ def returned(run: Generator[None, None, list[torch.Tensor]]) -> list[torch.Tenso
         except StopIteration as end:
             values: list[torch.Tensor] = end.value
             return values
-
-
-@pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)

@@ -34,7 +34,9 @@ class BaseInfo:
     width: int
     vae_width: int  # channels of the VAE's finest level
     fingerprint: str  # of configs and file sizes: names the base in a result without reading 50 GB
-    preview: tuple[tuple[float, ...], ...] = ()  # rows of R, G, B for each latent channel and a one; else it is fitted
+    preview: tuple[
+        tuple[float, float, float], ...
+    ] = ()  # rows of R, G, B for each latent channel and a one; else it is fitted
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def load_base(folder: Path | str) -> BaseInfo:
     files = sorted(file for name in COMPONENTS for file in (path / name).iterdir() if file.is_file())
     try:
         width, vae_width = int(config["num_attention_heads"]) * int(config["attention_head_dim"]), int(vae["base_dim"])
+        preview = tuple((float(r), float(g), float(b)) for r, g, b in own.get("preview", ()))
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError("base_damaged", f"Base {str(path)!r} has a config without {error}; copy it again.") from error
     return BaseInfo(
@@ -89,7 +92,7 @@ def load_base(folder: Path | str) -> BaseInfo:
         width=width,
         vae_width=vae_width,
         fingerprint=_fingerprint(path, files),
-        preview=tuple(tuple(map(float, row)) for row in own.get("preview", ())),
+        preview=preview,
     )
 
 
@@ -204,14 +207,19 @@ def _sha256(path: Path, _mtime_ns: int, _size: int) -> str:
 
 
 def damaged_files(folder: Path) -> list[str] | None:
-    """Return the files that differ from `manifest.json` in a folder, by SHA-256; None where it has no manifest."""
-    if not (folder / "manifest.json").exists():
+    """Return the files that differ from `manifest.json` in a folder, by SHA-256; None where it has no such manifest."""
+    try:
+        files = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"]
+        expected = {str(name): str(facts["sha256"]) for name, facts in files.items()}
+    except FileNotFoundError:
         return None
-    expected = _read_json(folder / "manifest.json", folder).get("files", {})
-    return [
-        name
-        for name, facts in sorted(expected.items())
-        if not (folder / name).is_file()
-        or (folder / name).stat().st_size != facts["bytes"]
-        or file_sha256(folder / name) != facts["sha256"]
-    ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ["manifest.json"]
+    return [name for name, sha256 in sorted(expected.items()) if not _is_file_of(folder / name, sha256)]
+
+
+def _is_file_of(path: Path, sha256: str) -> bool:
+    try:
+        return file_sha256(path) == sha256
+    except OSError:
+        return False
