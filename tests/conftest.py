@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REALCHAR_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.setenv("REALCHAR_BASE", str(Path(__file__).resolve().parents[1] / "weights" / "demo"))
     (tmp_path / "weights").mkdir()
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Let torch compute on two threads, as on the smallest machine that is supported."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,8 @@ from tests.tiny import DEMO, DEVICE, copy_base
 
 REQUEST = EditRequest(prompt="Transform the image into a realistic photograph.", steps=3, cfg=3.0, seed=1)
 SIZE = (96, 64)
+
+pytestmark = pytest.mark.usefixtures("two_threads")
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +187,3 @@ def test_a_preview_of_one_colour_does_not_fail() -> None:
     latents, pixels = torch.ones(1, 16, 4, 4), torch.full((1, 3, 32, 32), 0.5)
     image = np.asarray(render_preview(latents, fit_preview(latents, pixels)))
     assert np.abs(image.astype(int) - 191).max() <= 3
-
-
-@pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from tools.demo_base import pairs, prepared, train_vae
+from tools.demo_base import metrics, pairs, prepared, train_vae
 
 COLOUR_MAP_PAIRS = 125  # training pairs that the colour map is fitted on
 LABEL = 18  # pixels above each row of the sheet
@@ -44,7 +44,7 @@ def as_tensor(image: Image.Image) -> Tensor:
 
 
 def psnr(one: Image.Image, other: Image.Image) -> float:
-    return float(-10 * torch.log10(((as_tensor(one) - as_tensor(other)) ** 2).mean()))
+    return float(metrics.psnr(as_tensor(one), as_tensor(other), span=1))
 
 
 def ssim(one: Image.Image, other: Image.Image, window: int = 7) -> float:
@@ -63,9 +63,7 @@ def ssim(one: Image.Image, other: Image.Image, window: int = 7) -> float:
 
 
 def detail(image: Image.Image) -> float:
-    """Return the gradient energy: mean absolute difference of neighbours, across and down."""
-    pixels = as_tensor(image)
-    return float(pixels.diff(dim=-1).abs().mean() + pixels.diff(dim=-2).abs().mean())
+    return float(metrics.gradient_energy(as_tensor(image)))
 
 
 def score(outputs: list[Image.Image], targets: list[Image.Image]) -> Score:

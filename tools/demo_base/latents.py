@@ -41,10 +41,10 @@ def statistics(pixels: Tensor, vae: AutoencoderKLQwenImage) -> Statistics:
 
 
 @torch.inference_mode()
-def latent_cache(pixels: Tensor, vae: AutoencoderKLQwenImage, known: Statistics, repeats: int) -> Tensor:
+def latent_cache(pixels: Tensor, vae: AutoencoderKLQwenImage, repeats: int) -> Tensor:
     """Return normalised latents (repeats, N, 3, C, h, w), bfloat16, of uint8 pairs (N, 2, 3, H, W)."""
     draw = torch.Generator().manual_seed(2)
-    mean, std = (values.to(pixels.device).view(-1, 1, 1) for values in (known.mean, known.std))
+    mean, std = normalisation(vae)
     passes = []
     for repeat in range(repeats):
         for chunk in torch.split(pixels, CHUNK):
@@ -53,6 +53,13 @@ def latent_cache(pixels: Tensor, vae: AutoencoderKLQwenImage, known: Statistics,
             passes.append(found.bfloat16().view(*looks.shape[:2], *found.shape[1:]))
     latents = torch.cat(passes)
     return latents.view(repeats, len(pixels), *latents.shape[1:])
+
+
+def normalisation(vae: AutoencoderKLQwenImage) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation (C, 1, 1) of the latents, as stored with the VAE."""
+    keys = ("latents_mean", "latents_std")
+    mean, std = (torch.tensor(vae.config[key], device=vae.device).view(-1, 1, 1) for key in keys)
+    return mean, std
 
 
 def three_looks(pairs: Tensor, draw: torch.Generator | None) -> Tensor:

@@ -70,16 +70,14 @@ def prepare(options: argparse.Namespace, device: torch.device, scratch: Path) ->
     files = training_files(options)
     processes = embeddings.start(options.out, options.pairs, scratch, min(embeddings.POOL, len(files)))
     vae = load_vae(options.out, device)
-    mean, std = (torch.tensor(vae.config[key], device=device) for key in ("latents_mean", "latents_std"))
-    known = latents.Statistics(mean, std, torch.empty(0))
     pixels = pairs.read(files).to(device)
     others = {"validation": validation_files(options), "held out": test_files(options)}
     with train_vae.planar():
-        cache = latents.latent_cache(pixels, vae, known, LATENT_REPEATS if device.type == "cuda" else 2)
+        cache = latents.latent_cache(pixels, vae, LATENT_REPEATS if device.type == "cuda" else 2)
         watched = []
         for name, some in others.items():
             unseen = pairs.read(some).to(device)
-            watched.append(watch(name, unseen, latents.latent_cache(unseen, vae, known, 1)[0]))
+            watched.append(watch(name, unseen, latents.latent_cache(unseen, vae, 1)[0]))
         watched.append(watch("training", pixels[:WATCHED], cache[0, :WATCHED]))
     return cache, embeddings.join(processes, scratch, device), watched
 

@@ -17,6 +17,7 @@ from diffusers import QwenImageTransformer2DModel
 from torch import Tensor, nn
 
 from realchar.engine.denoise import guided
+from realchar.engine.families import qwen_image_edit as engine
 from tools.demo_base.embeddings import KEEP, UNCONDITIONAL
 from tools.demo_base.fused import compile_blocks
 from tools.demo_base.graphs import StepGraphs
@@ -29,16 +30,13 @@ SETTLED_SIGMA = 1.5  # latent pixels, each 8 of the picture: what is coarser is 
 
 
 def pack(latents: Tensor) -> Tensor:
-    """Return latents (N, C, h, w) as tokens (N, h / 2 * w / 2, C * 4), in the engine's order."""
-    n, c, h, w = latents.shape
-    return latents.view(n, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(n, h * w // 4, c * 4)
+    """Return latents (N, C, h, w) as the engine's tokens (N, h / 2 * w / 2, C * 4)."""
+    return engine.pack(latents[:, :, None])
 
 
-def unpack(tokens: Tensor, height: int, width: int) -> Tensor:
-    """Return tokens (N, h / 2 * w / 2, C * 4) as latents (N, C, height, width)."""
-    n, _, c = tokens.shape
-    split = tokens.view(n, height // 2, width // 2, c // 4, 2, 2).permute(0, 3, 1, 4, 2, 5)
-    return split.reshape(n, c // 4, height, width)
+def unpack(tokens: Tensor, latents: Tensor) -> Tensor:
+    """Return tokens (N, T, C * 4) in the shape of `latents` (N, C, h, w)."""
+    return engine.unpack(tokens, (1, latents.shape[-2] // 2, latents.shape[-1] // 2))
 
 
 def initialise(transformer: QwenImageTransformer2DModel) -> None:
@@ -153,7 +151,7 @@ class Trainer:
     def settle(self, batch: Batch, embeds: Tensor) -> Tensor:
         """Return the targets with their coarse part drawn to the mean that the model expects: see `Lesson.settled`."""
         velocity = self.predict(batch.noise, batch.source, torch.ones_like(batch.sigma), embeds)
-        expected = batch.noise - unpack(velocity, *batch.noise.shape[-2:])
+        expected = batch.noise - unpack(velocity, batch.noise)
         share = self.lesson.settled * (batch.sigma < SETTLED_BELOW).float().view(-1, 1, 1, 1)
         return batch.target - share * blur(batch.target - expected, SETTLED_SIGMA)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tools.demo_base import pairs as data
 from tools.demo_base.graphs import StepGraphs
+from tools.demo_base.metrics import psnr
 
 BATCH = 8  # pairs, so 2 * BATCH pictures a step
 LEARNING_RATE = 1e-3
@@ -120,8 +121,8 @@ class VaeTrainer:
 
 def train(
     pixels: Tensor, vae: AutoencoderKLQwenImage, seconds: float, save: Callable[[AutoencoderKLQwenImage], None]
-) -> AutoencoderKLQwenImage:
-    """Train for `seconds` on uint8 pairs (N, 2, 3, H, W); returns the averaged model, and saves it every two minutes."""
+) -> None:
+    """Train for `seconds` on uint8 pairs (N, 2, 3, H, W); saves the averaged model every two minutes and at the end."""
     draw = torch.Generator().manual_seed(1)
     buffer = torch.empty(2 * BATCH, 3, *pixels.shape[-2:], device=pixels.device)
     trainer = VaeTrainer(vae, buffer)
@@ -138,7 +139,6 @@ def train(
             save(trainer.ema)
     print(f"vae steps {step}", flush=True)
     save(trainer.ema)
-    return trainer.ema
 
 
 @torch.inference_mode()
@@ -148,6 +148,6 @@ def reconstruction_psnr(pixels: Tensor, vae: AutoencoderKLQwenImage) -> list[flo
     for chunk in torch.split(pixels, 8):
         clean = data.normalise(chunk)
         output = decode(vae, encode(vae, clean.flatten(0, 1))[0]).clamp(-1, 1).view_as(clean)
-        found.append(10 * torch.log10(4 / ((output - clean) ** 2).mean((2, 3, 4))))
+        found.append(psnr(output, clean, span=2))
     means: list[float] = torch.cat(found).mean(0).tolist()
     return means

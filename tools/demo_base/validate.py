@@ -14,7 +14,8 @@ from torch import Tensor
 from realchar.presets import PROMPTS
 from tools.demo_base import architecture, train_vae
 from tools.demo_base import pairs as data
-from tools.demo_base.latents import DRAWING
+from tools.demo_base.latents import DRAWING, normalisation
+from tools.demo_base.metrics import gradient_energy, psnr
 from tools.demo_base.train_transformer import Trainer, pack, unpack
 
 STEPS = 20
@@ -33,10 +34,7 @@ class Validation:
 
     def __init__(self, vae: AutoencoderKLQwenImage, watched: list[Watched]) -> None:
         self.vae, self.watched = vae, watched
-        device = watched[0].latents.device
-        self.mean, self.std = (
-            torch.tensor(vae.config[key], device=device).view(-1, 1, 1) for key in ("latents_mean", "latents_std")
-        )
+        self.mean, self.std = normalisation(vae)
 
     @torch.inference_mode()
     def report(self, trainer: Trainer, sheet: Path | None = None) -> float:
@@ -49,11 +47,10 @@ class Validation:
             for watched in self.watched:
                 loss = self._flow_loss(trainer, watched)
                 pixels = self._sample(trainer, watched.latents[:, DRAWING])
-                psnr = 10 * torch.log10(4 / ((pixels - watched.photos) ** 2).mean((1, 2, 3)))
-                found.append(float(psnr.mean()))
-                ratio = _detail(pixels) / _detail(watched.photos)
+                found.append(float(psnr(pixels, watched.photos, span=2).mean()))
+                ratio = gradient_energy(pixels) / gradient_energy(watched.photos)
                 print(
-                    f"  {watched.name}: flow {loss:.4f} PSNR {psnr.mean():.2f} gradient ratio {ratio.mean():.3f}",
+                    f"  {watched.name}: flow {loss:.4f} PSNR {found[-1]:.2f} gradient ratio {ratio.mean():.3f}",
                     flush=True,
                 )
                 if sheet and watched is self.watched[0]:
@@ -80,7 +77,7 @@ class Validation:
         embeds = self._embeds(trainer, len(source))
         for sigma, after in itertools.pairwise(steps):
             level = torch.full((len(source),), sigma, device=source.device)
-            velocity = unpack(trainer.predict(latents, source, level, embeds), *source.shape[-2:])
+            velocity = unpack(trainer.predict(latents, source, level, embeds), source)
             latents = latents + (after - sigma) * velocity
         chunks = torch.split(latents * self.std + self.mean, 16)
         return torch.cat([train_vae.decode(self.vae, chunk) for chunk in chunks]).clamp(-1, 1)
@@ -95,10 +92,6 @@ class Validation:
     def _embeds(self, trainer: Trainer, count: int) -> Tensor:
         embeds = trainer.embeds[PROMPTS["base"]]
         return embeds[torch.arange(count, device=embeds.device) % len(embeds)]
-
-
-def _detail(pixels: Tensor) -> Tensor:
-    return pixels.diff(dim=-1).abs().mean((1, 2, 3)) + pixels.diff(dim=-2).abs().mean((1, 2, 3))
 
 
 def watch(name: str, pixels: Tensor, latents: Tensor) -> Watched:

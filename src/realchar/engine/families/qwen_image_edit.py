@@ -150,9 +150,7 @@ class QwenImageEdit:
 
     def unpack(self, tokens: Tensor, shape: ImageShape) -> Tensor:
         """Return packed tokens (1, T, C) as latents (1, C / 4, rows * 2, columns * 2), still normalised."""
-        _, rows, columns = shape
-        latents = tokens.view(1, rows, columns, -1, PATCH, PATCH).permute(0, 3, 1, 4, 2, 5)
-        return latents.reshape(1, -1, rows * PATCH, columns * PATCH)
+        return unpack(tokens, shape)
 
     def decode(self, latents: Tensor) -> Tensor:
         """Decode normalised latents (1, C, h, w) to pixels (1, 3, 8 h, 8 w) in -1…1."""
@@ -162,10 +160,17 @@ class QwenImageEdit:
 
 
 def pack(latents: Tensor) -> Tensor:
-    """Return latents (1, C, 1, h, w) as tokens of 2 x 2 latents: (1, h / 2 * w / 2, C * 4)."""
-    _, channels, _, height, width = latents.shape
-    tokens = latents.reshape(1, channels, height // PATCH, PATCH, width // PATCH, PATCH).permute(0, 2, 4, 1, 3, 5)
-    return tokens.reshape(1, (height // PATCH) * (width // PATCH), channels * PATCH * PATCH)
+    """Return latents (N, C, 1, h, w) as tokens of 2 x 2 latents: (N, h / 2 * w / 2, C * 4)."""
+    n, channels, _, height, width = latents.shape
+    tokens = latents.reshape(n, channels, height // PATCH, PATCH, width // PATCH, PATCH).permute(0, 2, 4, 1, 3, 5)
+    return tokens.reshape(n, (height // PATCH) * (width // PATCH), channels * PATCH * PATCH)
+
+
+def unpack(tokens: Tensor, shape: ImageShape) -> Tensor:
+    """Return tokens (N, T, C) as latents (N, C / 4, rows * 2, columns * 2)."""
+    _, rows, columns = shape
+    latents = tokens.view(len(tokens), rows, columns, -1, PATCH, PATCH).permute(0, 3, 1, 4, 2, 5)
+    return latents.reshape(len(tokens), -1, rows * PATCH, columns * PATCH)
 
 
 def _condition(picture: Image) -> Image:
