@@ -278,3 +278,23 @@ def test_json_tells_every_event_with_its_picture(
     assert saved == [(n, {"clean": f"{Path(n).stem}.png"}) for n in ("9.png", "10.png", "猫.webp")]
     assert [e["source"] for e in events if e["event"] == "prepared"] == [[48, 40]] * 3
     assert (summary["event"], summary["converted"], summary["failed"], summary["left"]) == ("summary", 3, 1, 0)
+
+
+@pytest.mark.parametrize("arguments", [["", "-o", "out"], [".", "-o", ""]])
+def test_an_empty_path_is_not_the_current_folder(
+    arguments: list[str], engine: Echo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["batch", *arguments])
+    assert caught.value.code == 2 and "the path is empty" in capsys.readouterr().err and engine.loads == 0
+
+
+def test_a_name_of_two_lines_is_told_in_one(tmp_path: Path, engine: Echo, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    try:
+        draw(folder / "new\nline.png")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    assert main(["batch", str(folder), "-o", str(tmp_path / "out")]) == 0
+    assert "new\nline" not in capsys.readouterr().err

@@ -92,6 +92,41 @@ def test_a_preview_matrix_that_is_none_is_refused(tmp_path: Path, preview: Any) 
         load_base(tmp_path / "base")
 
 
+def test_limits_that_are_no_numbers_are_refused_and_an_empty_component_is_missing(tmp_path: Path) -> None:
+    shutil.copytree(DEMO, tmp_path / "base", ignore=shutil.ignore_patterns("*.safetensors"))
+    own = tmp_path / "base" / "realchar.json"
+    for broken in ('{"long_edge": "x"}', "[" * 100_000):
+        own.write_text(broken, encoding="utf-8")
+        with pytest.raises(ModelError, match="copy"):
+            load_base(tmp_path / "base")
+    own.write_text('{"title": 5, "notice": [1]}', encoding="utf-8")
+    assert load_base(tmp_path / "base").title == "5"
+    for file in (tmp_path / "base" / "tokenizer").iterdir():
+        file.unlink()
+    with pytest.raises(ModelError, match="lacks tokenizer"):
+        load_base(tmp_path / "base")
+
+
+def test_a_version_that_is_not_whole_is_not_chosen(tmp_path: Path) -> None:
+    folder = tmp_path / "versions"
+    folder.mkdir()
+    for file in VERSIONS[:2]:
+        shutil.copy(file, folder)
+    part = folder / VERSIONS[1].name
+    part.write_bytes(part.read_bytes()[:-1])
+    newest = newest_weights(folder, load_base(DEMO))
+    assert newest is not None and newest.name == VERSIONS[0].stem
+
+
+def test_a_manifest_is_not_written_where_the_page_lacks_its_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["manifest", "--weights", str(tmp_path)])
+    with pytest.raises(SystemExit, match="marks"):
+        manifest.main()
+    assert not (tmp_path / "manifest.json").exists()
+
+
 def test_it_says_that_it_is_trained_and_where_its_limits_are() -> None:
     own = json.loads((DEMO / "realchar.json").read_text(encoding="utf-8"))
     assert own["trained"] is True and own["demo"] is True

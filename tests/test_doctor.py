@@ -27,6 +27,7 @@ GPU_TORCH = Report({"version": "2.13.0", "cuda": "13.0", "usable": True, "error"
 def make_base(folder: Path) -> Path:
     for name in catalog.COMPONENTS:
         (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text("{}", encoding="utf-8")
     (folder / "model_index.json").write_text(json.dumps({"_class_name": catalog.PIPELINE}), encoding="utf-8")
     config = {"num_attention_heads": 2, "attention_head_dim": 8}
     (folder / "transformer" / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -63,7 +63,7 @@ def load_base(folder: Path | str) -> BaseInfo:
             f"Base {str(path)!r} is a {index.get('_class_name')!r}, but a {PIPELINE!r} folder is needed.",
             path=str(path),
         )
-    missing = [name for name in COMPONENTS if not (path / name).is_dir()]
+    missing = [name for name in COMPONENTS if not (path / name).is_dir() or not any((path / name).iterdir())]
     if missing:
         raise ModelError(
             "base_incomplete",
@@ -78,16 +78,18 @@ def load_base(folder: Path | str) -> BaseInfo:
     try:
         width, vae_width = int(config["num_attention_heads"]) * int(config["attention_head_dim"]), int(vae["base_dim"])
         preview = tuple((float(r), float(g), float(b)) for r, g, b in own.get("preview", ()))
+        long_edge, native_area = int(own.get("long_edge", 1024)), int(own.get("native_area", 1024 * 1024))
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError("base_damaged", f"Base {str(path)!r} has a config without {error}; copy it again.") from error
+        message = f"Base {str(path)!r} has a config with a wrong or missing value ({error}); copy it again."
+        raise ModelError("base_damaged", message) from error
     return BaseInfo(
         path=path,
         name=path.name,
-        title=own.get("title", path.name),
+        title=str(own.get("title", path.name)),
         demo=bool(own.get("demo", False)),
-        notice=own.get("notice", ""),
-        long_edge=int(own.get("long_edge", 1024)),
-        native_area=int(own.get("native_area", 1024 * 1024)),
+        notice=str(own.get("notice", "")),
+        long_edge=long_edge,
+        native_area=native_area,
         weight_bytes=sum(file.stat().st_size for file in files if file.suffix == ".safetensors"),
         width=width,
         vae_width=vae_width,
@@ -106,7 +108,7 @@ def _read_json(file: Path, base: Path) -> dict[str, Any]:
             "folder with --base.",
             path=str(base),
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError("base_damaged", f"{str(file)!r} can't be read ({error}); copy the base again.") from error
     if not isinstance(data, dict):
         raise ModelError("base_damaged", f"{str(file)!r} is not a JSON object; copy the base again.")
@@ -184,13 +186,16 @@ def newest_weights(folder: Path, base: BaseInfo) -> WeightsInfo | None:
 
 
 def _factor_widths(path: Path) -> set[int]:
-    """Return the last dimensions of the tensors in a safetensors header; nothing for a file that can't be read."""
+    """Return the last dimensions of the tensors in a safetensors header; nothing for a file that can't be read whole."""
     try:
         with path.open("rb") as handle:
             length = int.from_bytes(handle.read(8), "little")
             header = json.loads(handle.read(length)) if length <= MAX_HEADER_BYTES else {}
-        return {entry["shape"][-1] for key, entry in header.items() if key != "__metadata__" and entry["shape"]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        tensors = [entry for key, entry in header.items() if key != "__metadata__" and entry["shape"]]
+        end = 8 + length + max((entry["data_offsets"][1] for entry in tensors), default=0)
+        whole = end <= path.stat().st_size  # less: a download that is not done
+        return {entry["shape"][-1] for entry in tensors} if whole else set()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         return set()
 
 
@@ -213,7 +218,7 @@ def damaged_files(folder: Path) -> list[str] | None:
         expected = {str(name): str(facts["sha256"]) for name, facts in files.items()}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ["manifest.json"]
     return [name for name, sha256 in sorted(expected.items()) if not _is_file_of(folder / name, sha256)]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realchar.catalog import BaseInfo, load_base
-from realchar.cli.convert import Terminal, add_options, build_request, load_engine, targets_of
+from realchar.cli.convert import Terminal, add_options, build_request, load_engine, path_argument, targets_of
 from realchar.convert import convert
 from realchar.errors import InvalidInput, ModelError, NotFound, RealCharError, storage_error
 from realchar.images import prepare
@@ -58,8 +58,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "earlier run are overwritten. Without --seed each picture gets its own. A picture that fails is told and "
         "left out. Exit code 0: all converted, 1: some not, 2: refused as a whole.",
     )
-    parser.add_argument("input", type=Path, metavar="DIR", help="the folder of pictures")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="another folder; is made")
+    parser.add_argument("input", type=path_argument, metavar="DIR", help="the folder of pictures")
+    parser.add_argument(
+        "-o", "--output", type=path_argument, required=True, metavar="OUT", help="another folder; is made"
+    )
     add_options(parser)
     parser.set_defaults(run=run)
 
@@ -261,14 +263,14 @@ class _Lines(Terminal):
     name = ""
 
     def begin(self, task: Task) -> None:
-        self.name = "".join(c if c.isprintable() else "?" for c in task.source.name)
+        self.name = _printable(task.source.name)
         self.line(f"[{task.i}/{task.n}] {self.name}")
 
     def show(self, event: Event) -> None:
         if isinstance(event, Saved):
             seed = event.params["request"]["seed"]
             names = [name for _, name in sorted(event.files.items(), reverse=True)]  # the stamped one first
-            self.line(f"  → {', '.join(names)}, seed {seed}, {event.seconds:.1f} s")
+            self.line(f"  → {_printable(', '.join(names))}, seed {seed}, {event.seconds:.1f} s")
         elif isinstance(event, Stage | Step) and self.live:
             super().show(event)
 
@@ -281,3 +283,7 @@ class _Lines(Terminal):
     def sum_up(self, converted: int, failed: int, left: int, seconds: float) -> None:
         rest = f", {left} left" if left else ""
         self.line(f"{converted} converted, {failed} failed{rest} in {seconds:.1f} s")
+
+
+def _printable(name: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in name)

@@ -39,10 +39,19 @@ STAGE_WORDS = {
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("convert", help="convert one picture")
-    parser.add_argument("input", type=Path, metavar="IN", help="the picture: PNG, JPEG, WebP, TIFF …")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="OUT.png, .jpg or .webp")
+    parser.add_argument("input", type=path_argument, metavar="IN", help="the picture: PNG, JPEG, WebP, TIFF …")
+    parser.add_argument(
+        "-o", "--output", type=path_argument, required=True, metavar="OUT", help="OUT.png, .jpg or .webp"
+    )
     add_options(parser)
     parser.set_defaults(run=run)
+
+
+def path_argument(text: str) -> Path:
+    """Return a path; an empty one, as of an unset variable, would mean the current folder and is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; give a name")
+    return Path(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
