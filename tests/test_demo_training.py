@@ -162,6 +162,9 @@ def test_a_version_is_read_by_the_engine_as_it_was_trained(tmp_path: Path) -> No
     again = train_lora.attach(QwenImageTransformer2DModel(**SMALL), rank=12)
     train_lora.restore(again, path)
     assert torch.allclose(again["proj_out"].up @ again["proj_out"].down, added["proj_out"].up @ added["proj_out"].down)
+    for rank in (0, 9):
+        with pytest.raises(SystemExit, match="1…8"):
+            train_lora.resize(path, rank)
     assert 0.3 < train_lora.resize(path, 4) < 1
     assert load_file(path)["transformer.img_in.lora_A.weight"].shape == (4, 64)
     with pytest.raises(SystemExit, match="rank"):
@@ -200,6 +203,12 @@ def test_scoring_takes_the_results_of_a_batch(
     arguments = ["--pairs", str(DATA), "--results", str(tmp_path / "perfect"), "--sheet", str(sheet)]
     monkeypatch.setattr("sys.argv", ["evaluate", "score", *arguments])
     evaluate.main()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr("sys.argv", ["evaluate", "score", "--pairs", str(DATA), "--results", str(tmp_path / "empty")])
+    with pytest.raises(SystemExit, match="No held-out drawing"):
+        evaluate.main()
+    with pytest.raises(SystemExit, match="No pairs"):
+        pairs.drawings(tmp_path)
     rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in capsys.readouterr().out.splitlines()}
     assert float(rows["perfect"][1]) == 1.0 and float(rows["perfect"][2]) == 1.0
     assert float(rows["drawing unchanged"][0]) < float(rows["best global colour map"][0]) + 3

@@ -125,7 +125,15 @@ def run_score(options: argparse.Namespace) -> None:
         for file in pairs.held_out(options.pairs)
         if all((folder / f"{file.stem}.png").exists() for folder in options.results)
     ]
+    if not files:
+        raise SystemExit(
+            "No held-out drawing has a result in every folder; run `realchar batch` on what `split` writes."
+        )
     training = pairs.training(options.pairs)
+    if not training:
+        raise SystemExit(
+            f"{str(options.pairs)!r} has no pairs besides the {pairs.HELD_OUT} held-out ones; render more."
+        )
     colours = ColourMap(training[:: max(1, len(training) // COLOUR_MAP_PAIRS)])
     drawings, photos = [_open(file) for file in files], [_open(pairs.photo_of(file)) for file in files]
     rows = {folder.name: [_open(folder / f"{file.stem}.png") for file in files] for folder in options.results}

@@ -45,10 +45,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, default=Path("weights"))
     weights = parser.parse_args().weights
+    readme = weights / "README.md"
+    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    if not TABLE.search(text):
+        raise SystemExit(f"{str(readme)!r} lacks the marks <!-- files --> and <!-- /files -->; nothing was written.")
     manifest = collect(weights)
     (weights / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    readme = weights / "README.md"
-    text = readme.read_text(encoding="utf-8")
     readme.write_text(TABLE.sub(lambda marks: marks[1] + table(manifest) + marks[2], text), encoding="utf-8")
 
 

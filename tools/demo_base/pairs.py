@@ -23,7 +23,10 @@ HALF_LIGHT, HALF_DETAIL, HALF_SIGMA = 0.5, 0.7, 4.0
 
 def drawings(folder: Path) -> list[Path]:
     """Return the drawings that have a photo rendering beside them, in order of their index."""
-    return [file for file in sorted(folder.glob("*_toon.webp")) if photo_of(file).exists()]
+    found = [file for file in sorted(folder.glob("*_toon.webp")) if photo_of(file).exists()]
+    if not found:
+        raise SystemExit(f"No pairs in {str(folder)!r}; it needs files like 00000_toon.webp with 00000_real.webp.")
+    return found
 
 
 def training(folder: Path, more: Path | None = None) -> list[Path]:

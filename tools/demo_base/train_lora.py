@@ -96,6 +96,9 @@ def resize(path: Path, rank: int) -> float:
         keys = list(file.keys())
         tensors = {key: file.get_tensor(key) for key in keys}
         metadata = file.metadata()
+    largest = max(len(tensor) for key, tensor in tensors.items() if key.endswith("lora_A.weight"))
+    if not 1 <= rank <= largest:
+        raise SystemExit(f"Rank {rank} is not in 1…{largest}, the rank that {path.name} has; choose one of these.")
     kept = 1.0
     for key in [key for key in tensors if key.endswith("lora_A.weight")]:
         other = key.replace("lora_A", "lora_B")
