@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
 from transformers.utils.logging import disable_progress_bar
 
+from realchar.engine import still_vae
 from realchar.engine.denoise import Branch, ImageShape, lockstep
 from realchar.engine.families.base import Reference
 from realchar.engine.lora import AdapterSet
@@ -154,9 +155,9 @@ class QwenImageEdit:
 
     def decode(self, latents: Tensor) -> Tensor:
         """Decode normalised latents (1, C, h, w) to pixels (1, 3, 8 h, 8 w) in -1…1."""
-        raw = latents[:, :, None].to(self.dtype) * self._std + self._mean
-        pixels: Tensor = self.vae.decode(raw, return_dict=False)[0][:, :, 0]
-        return pixels
+        raw = latents.to(self.dtype) * self._std[:, :, 0] + self._mean[:, :, 0]
+        with still_vae.planar():
+            return still_vae.decode(self.vae, raw).clamp(-1, 1)
 
 
 def pack(latents: Tensor) -> Tensor:
