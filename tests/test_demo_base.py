@@ -16,6 +16,7 @@ from PIL import Image
 
 from realchar.catalog import damaged_files, load_base, newest_weights, scan_weights
 from realchar.doctor import Report, check_models
+from realchar.engine import still_vae
 from realchar.engine.denoise import Branch
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.engine.pipeline import Engine
@@ -183,7 +184,7 @@ def test_guidance_does_not_burn_the_colours() -> None:
 
 def test_the_vae_gives_pictures_back() -> None:
     pixels = pairs.read([DATA / f"{index}_toon.webp" for index in PAIRS])
-    with train_vae.planar():
+    with still_vae.planar():
         drawings, photos = train_vae.reconstruction_psnr(pixels, engine().family.vae)
     assert drawings > 31 and photos > 33
 
@@ -205,9 +206,9 @@ def test_training_sees_what_the_engine_computes() -> None:
     trainer = train_transformer.Trainer(family.transformer, torch.empty(0), {})
     with torch.inference_mode():
         reference = family.encode_image(small)
-        with train_vae.planar():
-            mean, _ = train_vae.encode(family.vae, reference.pixels)
-            pixels = train_vae.decode(family.vae, mean).clamp(-1, 1)
+        with still_vae.planar():
+            mean, _ = still_vae.encode(family.vae, reference.pixels)
+            pixels = still_vae.decode(family.vae, mean).clamp(-1, 1)
         latents = (mean - family._mean[:, :, 0]) / family._std[:, :, 0]
         assert torch.allclose(latents, reference.latents, atol=1e-3)
         assert torch.allclose(pixels, family.decode(reference.latents), atol=1e-3)

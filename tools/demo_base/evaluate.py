@@ -2,8 +2,8 @@
 
     python -m tools.demo_base.evaluate split --pairs DIR --out held_out
     realchar batch held_out -o results/none --no-stamp --seed 0 --weights none
-    realchar batch held_out -o results/v0500 --no-stamp --seed 0 --weights demo_real_v0500
-    python -m tools.demo_base.evaluate score --pairs DIR --results results/none results/v0500 --sheet sheet.webp
+    realchar batch held_out -o results/v19485 --no-stamp --seed 0 --weights demo_real_v19485
+    python -m tools.demo_base.evaluate score --pairs DIR --results results/none results/v19485 --sheet sheet.webp
     python -m tools.demo_base.evaluate vae --pairs DIR --base weights/demo
 
 `score` prints PSNR in dB, SSIM and the ratio of gradient energy (1: as much detail as the photo rendering), beside
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from realchar.engine import still_vae
 from tools.demo_base import metrics, pairs, prepared, train_vae
 
 COLOUR_MAP_PAIRS = 125  # training pairs that the colour map is fitted on
@@ -153,7 +154,7 @@ def run_score(options: argparse.Namespace) -> None:
 def run_vae(options: argparse.Namespace) -> None:
     """Print how well the VAE gives back the held-out pictures."""
     vae = prepared.load_vae(options.base, torch.device("cpu"))
-    with train_vae.planar():
+    with still_vae.planar():
         drawings, photos = train_vae.reconstruction_psnr(pairs.read(pairs.held_out(options.pairs)), vae)
     print(f"VAE: drawings {drawings:.2f} dB, photo renderings {photos:.2f} dB, all {(drawings + photos) / 2:.2f} dB")
 

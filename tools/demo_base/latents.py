@@ -1,4 +1,4 @@
-"""The latents that the transformer learns from: each pair in three looks, augmented anew in every pass."""
+"""The latents that the transformer learns from: each pair in two or three looks, augmented anew in every pass."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from diffusers import AutoencoderKLQwenImage
 from torch import Tensor
 
+from realchar.engine import still_vae
 from tools.demo_base import pairs as data
-from tools.demo_base import train_vae
 
 DRAWING, PHOTO, HALF_WAY = range(3)
-CHUNK = 64  # pairs encoded at once; they share a crop
+CHUNK = 64  # pairs encoded at once
 
 
 class Statistics(NamedTuple):
@@ -41,14 +41,14 @@ def statistics(pixels: Tensor, vae: AutoencoderKLQwenImage) -> Statistics:
 
 
 @torch.inference_mode()
-def latent_cache(pixels: Tensor, vae: AutoencoderKLQwenImage, repeats: int) -> Tensor:
-    """Return normalised latents (repeats, N, 3, C, h, w), bfloat16, of uint8 pairs (N, 2, 3, H, W)."""
+def latent_cache(pixels: Tensor, vae: AutoencoderKLQwenImage, repeats: int, half_way: bool = True) -> Tensor:
+    """Return normalised latents (repeats, N, K, C, h, w), bfloat16, of uint8 pairs (N, 2, 3, H, W), in K looks."""
     draw = torch.Generator().manual_seed(2)
     mean, std = normalisation(vae)
     passes = []
     for repeat in range(repeats):
         for chunk in torch.split(pixels, CHUNK):
-            looks = three_looks(data.normalise(chunk), draw if repeat else None)
+            looks = looks_of(data.normalise(chunk), draw if repeat else None, half_way)
             found = (_encode(vae, looks.flatten(0, 1)) - mean) / std
             passes.append(found.bfloat16().view(*looks.shape[:2], *found.shape[1:]))
     latents = torch.cat(passes)
@@ -62,16 +62,17 @@ def normalisation(vae: AutoencoderKLQwenImage) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def three_looks(pairs: Tensor, draw: torch.Generator | None) -> Tensor:
-    """Return floats (N, 3, 3, H, W): drawing, photo and the look half-way; augmented where `draw` is given."""
+def looks_of(pairs: Tensor, draw: torch.Generator | None, half_way: bool = True) -> Tensor:
+    """Return floats (N, 2 or 3, 3, H, W): drawing, photo, the look half-way; augmented where `draw` is given."""
     if draw is not None:
         pairs = data.augment(pairs, draw)
     drawing, photo = pairs.unbind(1)
     if draw is not None:
         drawing = data.restyle(drawing, draw)
-    return torch.stack([drawing, photo, data.half_way(drawing, photo)], 1)
+    looks = [drawing, photo, data.half_way(drawing, photo)] if half_way else [drawing, photo]
+    return torch.stack(looks, 1)
 
 
 def _encode(vae: AutoencoderKLQwenImage, pixels: Tensor) -> Tensor:
     with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
-        return train_vae.encode(vae, pixels)[0].float()
+        return still_vae.encode(vae, pixels)[0].float()

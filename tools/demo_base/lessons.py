@@ -45,7 +45,7 @@ class Lesson:
 
 
 BASE = Lesson(HALF_WAY, photo_share=0.25, keep_share=0.2, learning_rate=1e-3, warmup=400)
-ADAPTER = Lesson(PHOTO_LOOK, photo_share=0.05, keep_share=0.1, learning_rate=2.5e-3, warmup=100, settled=0.75)
+ADAPTER = Lesson(PHOTO_LOOK, photo_share=0.05, keep_share=0.1, learning_rate=1e-3, warmup=400, settled=0.75)
 
 
 class Kind(NamedTuple):

@@ -14,7 +14,8 @@ from torch import Tensor
 
 HELD_OUT = 64  # the last indices present; never trained on
 LUMA = (0.299, 0.587, 0.114)
-WHOLE_SHARE = 0.4  # of the batches that stay uncropped, as pictures are at the end
+WHOLE_SHARE = 0.4  # of the pairs that stay uncropped, as pictures are at the end
+SMALLEST_CROP, TILT = 0.5, 0.2  # of the side; radians, either way
 HUE = 0.35  # radians, either way
 RESTYLED_SHARE = 0.3  # of the drawings that are redrawn in another style
 # The half-way look that the base alone is to give: this much of the photo's light and colour, of the drawing's detail.
@@ -60,16 +61,26 @@ def normalise(pixels: Tensor) -> Tensor:
 
 
 def augment(pairs: Tensor, draw: torch.Generator) -> Tensor:
-    """Flip, crop and recolour floats (N, K, 3, H, W): the same way for the K pictures of a pair, one crop a batch."""
-    if uniform(draw) < 0.5:
-        pairs = pairs.flip(-1)
-    if uniform(draw) >= WHOLE_SHARE:
-        size = pairs.shape[-1]
-        side = int(size * uniform(draw, 0.65, 1.0))
-        top, left = (int(uniform(draw) * (size - side + 1)) for _ in range(2))
-        crop = pairs[..., top : top + side, left : left + side].flatten(0, 1)
-        pairs = F.interpolate(crop, size=(size, size), mode="bicubic", antialias=True).view_as(pairs)
-    return recolour(pairs, draw).clamp(-1, 1)
+    """Flip, crop, tilt and recolour floats (N, K, 3, H, W): the same way for the K pictures of a pair."""
+    n, looks = pairs.shape[:2]
+    grid = F.affine_grid(_frames(n, draw).to(pairs.device), list(pairs[:, 0].shape), align_corners=False)
+    pictures, grids = pairs.flatten(0, 1), grid.repeat_interleave(looks, 0)
+    framed = F.grid_sample(pictures, grids, mode="bicubic", padding_mode="reflection", align_corners=False)
+    return recolour(framed.view_as(pairs), draw).clamp(-1, 1)
+
+
+def _frames(n: int, draw: torch.Generator) -> Tensor:
+    """Return the maps (N, 2, 3) from the new picture to the old one, both in -1…1."""
+    cropped = (torch.rand(n, generator=draw) >= WHOLE_SHARE).float()
+    side = 1 - cropped * torch.rand(n, generator=draw) * (1 - SMALLEST_CROP)
+    tilt = cropped * (torch.rand(n, generator=draw) * 2 - 1) * TILT
+    mirror = torch.where(torch.rand(n, generator=draw) < 0.5, -1.0, 1.0)
+    middle = (torch.rand(2, n, generator=draw) * 2 - 1) * (1 - side)
+    rows = [
+        torch.stack([mirror * side * tilt.cos(), -side * tilt.sin(), middle[0]], -1),
+        torch.stack([mirror * side * tilt.sin(), side * tilt.cos(), middle[1]], -1),
+    ]
+    return torch.stack(rows, 1)
 
 
 def recolour(pairs: Tensor, draw: torch.Generator) -> Tensor:

@@ -10,10 +10,11 @@ import torch
 from diffusers import AutoencoderKLQwenImage
 from torch import Tensor
 
-from tools.demo_base import architecture, embeddings, latents, pairs, train_lora, train_vae
+from realchar.engine import still_vae
+from tools.demo_base import architecture, embeddings, latents, pairs, train_lora
 from tools.demo_base.validate import Watched, watch
 
-LATENT_REPEATS = 24  # passes over the pairs in the latent cache, all but the first augmented
+LATENT_REPEATS = 48  # passes over the pairs in the latent cache, all but the first augmented
 WATCHED = 64  # training pairs that are watched
 VALIDATION = 32  # the last of the training pairs, kept out of the training to choose between versions
 
@@ -30,8 +31,14 @@ def options_parser(text: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--base-seconds", type=float, default=0.0, help="transformer: of them for the base")
     parser.add_argument("--resume", action="store_true", help="transformer: go on from the weights in --out")
     parser.add_argument("--from-version", type=Path, metavar="FILE", help="go on with this LoRA version")
-    parser.add_argument("--versions", type=int, nargs="+", default=[500, 2000, 8000], help="LoRA steps to save at")
-    parser.add_argument("--rank", type=int, default=train_lora.RANK, help="of the LoRA versions")
+    parser.add_argument(
+        "--versions",
+        type=train_lora.version,
+        nargs="+",
+        metavar="STEPS:RANK",
+        default=train_lora.VERSIONS,
+        help="LoRA versions to write; each takes up the one before, with a larger rank or the same",
+    )
     parser.add_argument("--compile", action="store_true", help="compile the transformer's blocks (GPU)")
     parser.add_argument("--limit", type=int, default=100_000, help="train on the first pairs only")
     return parser
@@ -72,8 +79,9 @@ def prepare(options: argparse.Namespace, device: torch.device, scratch: Path) ->
     vae = load_vae(options.out, device)
     pixels = pairs.read(files).to(device)
     others = {"validation": validation_files(options), "held out": test_files(options)}
-    with train_vae.planar():
-        cache = latents.latent_cache(pixels, vae, LATENT_REPEATS if device.type == "cuda" else 2)
+    with still_vae.planar():
+        repeats = LATENT_REPEATS if device.type == "cuda" else 2
+        cache = latents.latent_cache(pixels, vae, repeats, half_way=options.base_seconds > 0)
         watched = []
         for name, some in others.items():
             unseen = pairs.read(some).to(device)

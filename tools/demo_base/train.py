@@ -1,12 +1,13 @@
 """Train the demo base on rendered pairs, one part after the other; the text encoder stays as drawn.
 
     python -m tools.demo_base.train vae --pairs DIR --out new --seconds 430
+    python -m tools.demo_base.train texture --pairs DIR --out new --seconds 430
     python -m tools.demo_base.train transformer --pairs DIR --out new --seconds 560 --base-seconds 330
 
 `--out` is a base folder; where it is none yet, the untrained one is written first. `--more DIR` gives pairs of other
-characters, all for training. `transformer` trains the base's transformer and then, until `--seconds` after its start,
-the LoRA versions, which it writes into the folder `versions` there with samples beside them; `score.txt` holds the last
-one's PSNR on validation pairs, which are neither trained on nor measured in the end. `--resume` goes on from a
+characters, all for training. `texture` trains the end of the VAE's decoder; a CPU will do. `transformer` trains the base's transformer and then, until `--seconds` after its start,
+the LoRA versions, which it writes into the folder `versions` there with samples beside them; `score.txt` holds their
+PSNR on validation pairs, which are neither trained on nor measured in the end. `--resume` goes on from a
 transformer that is there, with a new optimizer; without `--base-seconds` only the versions are trained, from
 `--from-version` on if it is given. Meant for a GPU; seeds are fixed, but training by the clock and the GPU's own
 kernels give other weights each time.
@@ -15,6 +16,7 @@ kernels give other weights each time.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -29,11 +31,12 @@ from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCaus
 from torch import nn
 
 from realchar.catalog import trailing_number
-from tools.demo_base import architecture, build, latents, lessons, pairs, prepared, train_lora, train_vae
+from realchar.engine import still_vae
+from tools.demo_base import architecture, build, latents, lessons, pairs, prepared, texture, train_lora, train_vae
 from tools.demo_base.train_transformer import Trainer, initialise, train
 from tools.demo_base.validate import Validation
 
-REPORT_EVERY = 120.0  # seconds
+REPORT_EVERY = 200.0  # seconds
 
 
 class Studio:
@@ -60,7 +63,7 @@ class Studio:
         for module in vae.modules():  # taps that a still picture never reaches: zero packs well and hides nothing
             if isinstance(module, QwenImageCausalConv3d):
                 nn.init.zeros_(module.weight.data[:, :, :-1])
-        with train_vae.planar():
+        with still_vae.planar():
             train_vae.train(pixels, vae, self.options.seconds, lambda model: store(model, self.out / "vae"))
             stored = prepared.load_vae(self.out, self.device)
             known = latents.statistics(pixels, stored)
@@ -71,6 +74,17 @@ class Studio:
             drawings, photos = train_vae.reconstruction_psnr(tests, stored)
         self.say(f"held-out reconstruction: drawings {drawings:.2f} dB, photos {photos:.2f} dB")
 
+    def texture(self) -> None:
+        """Teach the decoder's last block the strength of texture; the latents stay as they are."""
+        files = prepared.training_files(self.options)
+        vae = prepared.load_vae(self.out, self.device)
+        tests = pairs.read(prepared.test_files(self.options)[:: texture.TEST_STRIDE]).to(self.device)
+        some = pairs.read(files[:: max(1, len(files) // texture.PAIRS)][: texture.PAIRS]).to(self.device)
+        self.say(f"before: {texture.figures(tests, vae)}")
+        texture.train(some, vae, self.options.seconds)
+        store(vae, self.out / "vae")
+        self.say(f"after: {texture.figures(tests, vae)}")
+
     def transformer(self) -> None:
         """Train the base and the LoRA versions in one process: what is compiled and encoded serves both."""
         net = QwenImageTransformer2DModel(**architecture.TRANSFORMER)
@@ -78,7 +92,7 @@ class Studio:
         initialise(net)
         if self.options.resume or not self.options.base_seconds:
             net = QwenImageTransformer2DModel.from_pretrained(self.out / "transformer", torch_dtype=torch.float32)
-        added = train_lora.attach(net, self.options.rank)
+        added = train_lora.attach(net, max(version.rank for version in self.options.versions))
         trainer, validation = self.prepare(net.to(self.device))
         if self.options.base_seconds:
             self.base(trainer, validation, added)
@@ -127,11 +141,11 @@ class Studio:
         store(plain, self.out / "transformer")
 
     def versions(self, trainer: Trainer, validation: Validation, added: dict[str, train_lora.LoraLinear]) -> None:
-        """Train the LoRA versions: one training, saved at each of `--versions` steps."""
-        wanted, folder, first = self.options.versions, self.out / "versions", 0
+        """Train the LoRA versions, each on from the one before; the learning rate falls towards each anew."""
+        folder, done = self.out / "versions", 0
         if self.options.from_version:
             train_lora.restore(added, self.options.from_version)
-            first = trailing_number(self.options.from_version.stem) or 0
+            done = trailing_number(self.options.from_version.stem) or 0
         trainer.start(lessons.ADAPTER, train_lora.factors_of(added))
         reports = Every(REPORT_EVERY)
 
@@ -140,22 +154,29 @@ class Studio:
                 path = train_lora.save(added, step, folder)
             self.say(f"wrote {path.name}")
             score = validation.report(trainer, path.with_suffix(".png"))
-            (folder / "score.txt").write_text(f"{score:.3f}\n", encoding="utf-8")
+            with (folder / "score.txt").open("a", encoding="utf-8") as scores:
+                scores.write(f"{path.name} {score:.3f}\n")
 
-        def mark(step: int, past: float) -> None:
-            if step in wanted:
-                write(step)
-            elif reports.due(past):
+        def mark(_step: int, _past: float) -> None:
+            if reports.due(self.past()):
                 validation.report(trainer)
 
-        done = train(trainer, self.options.seconds - self.past(), mark, max(wanted), first)
-        if done not in wanted:
+        for version in self.options.versions:
+            if (left := self.options.seconds - self.past()) <= 0:
+                break
+            for lora in added.values():
+                lora.use(version.rank)
+            done = train(trainer, left, mark, version.steps, done)
             write(done)
 
 
 def store(model: Any, folder: Path) -> None:
-    """Write a component in bfloat16."""
+    """Write a component in bfloat16, with a config that does not say where it lay before."""
     deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
+    config = folder / "config.json"
+    known = json.loads(config.read_text(encoding="utf-8"))
+    known.pop("_name_or_path", None)
+    config.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
 
 
 class Every:
@@ -173,7 +194,7 @@ class Every:
 
 def main() -> None:
     parser = prepared.options_parser(__doc__)
-    parser.add_argument("part", choices=("vae", "transformer"))
+    parser.add_argument("part", choices=("vae", "texture", "transformer"))
     options = parser.parse_args()
     torch.manual_seed(build.SEED)
     torch.set_float32_matmul_precision("high")

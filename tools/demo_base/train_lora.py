@@ -1,8 +1,6 @@
 """LoRA versions of the miniature: low-rank factors beside its linears, saved in the PEFT layout as training goes on.
 
-    python -m tools.demo_base.train_lora demo_real_v0500.safetensors --rank 16
-
-The command writes the file again with a smaller rank, by singular values: early versions need less room.
+All versions come from one training whose rank grows: the early ones need less room, and nothing is cut afterwards.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-RANK = 80
 # What is adapted: attention, the picture's MLP and modulation, and the model's way in and out.
 TARGETS = re.compile(
     r"transformer_blocks\.\d+\.(attn\.(to_[qkv]|to_out\.0|add_[qkv]_proj|to_add_out)|img_mlp\.net\.(0\.proj|2)|img_mod\.1)"
@@ -26,8 +24,28 @@ TARGETS = re.compile(
 )
 
 
+class Version(NamedTuple):
+    """A version to write: the step at which it ends, and its rank."""
+
+    steps: int
+    rank: int
+
+
+VERSIONS = [Version(2000, 16), Version(6000, 24), Version(20000, 80)]
+
+
+def version(text: str) -> Version:
+    """Read `STEPS:RANK`."""
+    steps, _, rank = text.partition(":")
+    if not (steps.isdecimal() and rank.isdecimal() and int(steps) and int(rank)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no version; write STEPS:RANK, such as 2000:16.")
+    return Version(int(steps), int(rank))
+
+
 class LoraLinear(nn.Module):
-    """A linear with `up @ down` added; starts without effect (up is zero)."""
+    """A linear with `up @ down` added; starts without effect (up is zero). Ranks from `use` on stay as they are."""
+
+    active: Tensor
 
     def __init__(self, linear: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -36,13 +54,18 @@ class LoraLinear(nn.Module):
         self.down = nn.Parameter(torch.empty(rank, linear.in_features))
         self.up = nn.Parameter(torch.zeros(linear.out_features, rank))
         nn.init.kaiming_uniform_(self.down, a=5**0.5)
+        self.register_buffer("active", torch.ones(rank))
+
+    def use(self, rank: int) -> None:
+        """Let only the first ranks act and learn; in place, so that a recorded graph follows."""
+        self.active.copy_(torch.arange(len(self.active)) < rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.linear(x) + F.linear(F.linear(x, self.down), self.up)
+        output: Tensor = self.linear(x) + F.linear(F.linear(x, self.down * self.active[:, None]), self.up)
         return output
 
 
-def attach(transformer: QwenImageTransformer2DModel, rank: int = RANK) -> dict[str, LoraLinear]:
+def attach(transformer: QwenImageTransformer2DModel, rank: int) -> dict[str, LoraLinear]:
     """Put factors beside the transformer's target linears; returns them by the linear's name."""
     names = [name for name, module in transformer.named_modules() if isinstance(module, nn.Linear)]
     added = {}
@@ -63,7 +86,7 @@ def plain_state(transformer: nn.Module, added: dict[str, LoraLinear]) -> dict[st
     for name in added:
         for part in ("weight", "bias"):
             state[f"{name}.{part}"] = state.pop(f"{name}.linear.{part}")
-        del state[f"{name}.down"], state[f"{name}.up"]
+        del state[f"{name}.down"], state[f"{name}.up"], state[f"{name}.active"]
     return state
 
 
@@ -71,8 +94,9 @@ def save(added: dict[str, LoraLinear], steps: int, folder: Path) -> Path:
     """Write the factors as `demo_real_v{steps:04d}.safetensors`, bfloat16."""
     tensors = {}
     for name, lora in added.items():
-        tensors[f"transformer.{name}.lora_A.weight"] = lora.down.detach().bfloat16().cpu().contiguous()
-        tensors[f"transformer.{name}.lora_B.weight"] = lora.up.detach().bfloat16().cpu().contiguous()
+        rank = int(lora.active.sum())
+        tensors[f"transformer.{name}.lora_A.weight"] = lora.down[:rank].detach().bfloat16().cpu().contiguous()
+        tensors[f"transformer.{name}.lora_B.weight"] = lora.up[:, :rank].detach().bfloat16().cpu().contiguous()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"demo_real_v{steps:04d}.safetensors"
     save_file(tensors, path, metadata={"format": "pt", "steps": str(steps), "base": "demo"})
@@ -85,40 +109,8 @@ def restore(added: dict[str, LoraLinear], path: Path) -> None:
         for name, lora in added.items():
             down, up = (file.get_tensor(f"transformer.{name}.lora_{factor}.weight") for factor in "AB")
             if len(down) > len(lora.down):
-                raise SystemExit(f"{path.name} has rank {len(down)} in {name}; give --rank {len(down)} or more.")
+                raise SystemExit(
+                    f"{path.name} has rank {len(down)} in {name}; give a version of rank {len(down)} or more."
+                )
             lora.down[: len(down)] = down
             lora.up[:, : len(down)] = up
-
-
-def resize(path: Path, rank: int) -> float:
-    """Write a version again with at most `rank`; returns the smallest share of the squared norm that a module keeps."""
-    with safe_open(path, framework="pt") as file:
-        keys = list(file.keys())
-        tensors = {key: file.get_tensor(key) for key in keys}
-        metadata = file.metadata()
-    largest = max(len(tensor) for key, tensor in tensors.items() if key.endswith("lora_A.weight"))
-    if not 1 <= rank <= largest:
-        raise SystemExit(f"Rank {rank} is not in 1…{largest}, the rank that {path.name} has; choose one of these.")
-    kept = 1.0
-    for key in [key for key in tensors if key.endswith("lora_A.weight")]:
-        other = key.replace("lora_A", "lora_B")
-        u, s, v = torch.linalg.svd(tensors[other].float() @ tensors[key].float(), full_matrices=False)
-        kept = min(kept, float((s[:rank] ** 2).sum() / (s**2).sum()))
-        root = s[:rank].sqrt()
-        tensors[key] = (root[:, None] * v[:rank]).bfloat16().contiguous()
-        tensors[other] = (u[:, :rank] * root).bfloat16().contiguous()
-    save_file(tensors, path, metadata=metadata)
-    return kept
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--rank", type=int, required=True)
-    options = parser.parse_args()
-    kept = resize(options.file, options.rank)
-    print(f"{options.file.name}: rank {options.rank}, at least {kept:.1%} of each module's squared norm kept")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKLQwenImage
-from diffusers.models.autoencoders import autoencoder_kl_qwenimage as stock
 from torch import Tensor, nn
 
+from realchar.engine.still_vae import decode, encode
 from tools.demo_base import pairs as data
 from tools.demo_base.graphs import StepGraphs
 from tools.demo_base.metrics import psnr
@@ -26,46 +24,6 @@ KL_WEIGHT = 1e-5
 # Of the steps, the latents are halved and must decode to the halved picture. This keeps the latents smooth in scale,
 # which makes them easier to predict (EQ-VAE, arXiv 2502.09509).
 HALVED_SHARE = 0.2
-
-
-def planar_conv(self: Any, x: Tensor, _cache: Tensor | None = None) -> Tensor:
-    """For a single frame the causal padding leaves only the kernel's last tap in time."""
-    rows, columns = self._padding[2], self._padding[0]
-    weight = self.weight[:, :, -1].to(memory_format=torch.channels_last)
-    stride = (self.stride[1], self.stride[2])
-    return F.conv2d(x.squeeze(2), weight, self.bias, stride=stride, padding=(rows, columns)).unsqueeze(2)
-
-
-def fused_norm(self: Any, x: Tensor) -> Tensor:
-    """As the class's normalisation over channels, by the fused kernel."""
-    last = x.movedim(1, -1)
-    gamma = self.gamma.flatten().to(x.dtype)
-    with torch.autocast(x.device.type, enabled=False):  # the kernel computes in float32 by itself
-        return F.rms_norm(last, (last.shape[-1],), gamma, 1e-12).movedim(-1, 1)
-
-
-@contextmanager
-def planar() -> Iterator[None]:
-    """Run the stock classes on single frames without their third dimension: same numbers, a third of the work."""
-    conv, norm = stock.QwenImageCausalConv3d, stock.QwenImageRMS_norm
-    before = conv.forward, norm.forward
-    conv.forward, norm.forward = planar_conv, fused_norm
-    try:
-        yield
-    finally:
-        conv.forward, norm.forward = before
-
-
-def encode(vae: AutoencoderKLQwenImage, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and log variance (N, C, h, w) of pixels (N, 3, H, W)."""
-    pixels = pixels.to(memory_format=torch.channels_last)
-    mean, log_variance = vae.quant_conv(vae.encoder(pixels.unsqueeze(2))).squeeze(2).chunk(2, 1)
-    return mean, log_variance.clamp(-20, 5)
-
-
-def decode(vae: AutoencoderKLQwenImage, latents: Tensor) -> Tensor:
-    pixels: Tensor = vae.decoder(vae.post_quant_conv(latents.unsqueeze(2))).squeeze(2)
-    return pixels
 
 
 def picture_loss(output: Tensor, target: Tensor) -> Tensor:

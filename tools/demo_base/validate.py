@@ -11,8 +11,9 @@ from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler
 from PIL import Image
 from torch import Tensor
 
+from realchar.engine import still_vae
 from realchar.presets import PROMPTS
-from tools.demo_base import architecture, train_vae
+from tools.demo_base import architecture
 from tools.demo_base import pairs as data
 from tools.demo_base.latents import DRAWING, normalisation
 from tools.demo_base.metrics import gradient_energy, psnr
@@ -43,7 +44,7 @@ class Validation:
         `sheet` is a file for some pictures of the first set: drawing, sample and photo in rows.
         """
         found = []
-        with trainer.averaged(), train_vae.planar(), torch.compiler.set_stance("force_eager"):
+        with trainer.averaged(), still_vae.planar(), torch.compiler.set_stance("force_eager"):
             for watched in self.watched:
                 loss = self._flow_loss(trainer, watched)
                 pixels = self._sample(trainer, watched.latents[:, DRAWING])
@@ -80,11 +81,11 @@ class Validation:
             velocity = unpack(trainer.predict(latents, source, level, embeds), source)
             latents = latents + (after - sigma) * velocity
         chunks = torch.split(latents * self.std + self.mean, 16)
-        return torch.cat([train_vae.decode(self.vae, chunk) for chunk in chunks]).clamp(-1, 1)
+        return torch.cat([still_vae.decode(self.vae, chunk) for chunk in chunks]).clamp(-1, 1)
 
     def _sheet(self, watched: Watched, pixels: Tensor) -> Image.Image:
         some = torch.arange(0, len(pixels), max(1, len(pixels) // 12))
-        drawings = train_vae.decode(self.vae, watched.latents[some, DRAWING] * self.std + self.mean)
+        drawings = still_vae.decode(self.vae, watched.latents[some, DRAWING] * self.std + self.mean)
         rows = [torch.cat(list(row), -1) for row in (drawings, pixels[some], watched.photos[some])]
         whole = ((torch.cat(rows, -2).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return Image.fromarray(whole.permute(1, 2, 0).cpu().numpy(), "RGB")
