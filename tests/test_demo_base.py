@@ -150,14 +150,14 @@ def test_each_version_comes_closer_to_the_photo_rendering() -> None:
         results = [(convert(picture("toon", index), lora=lora), picture("real", index)) for index in PAIRS]
         scores.append(np.mean([psnr(*pair) for pair in results]))
     assert scores == sorted(scores)
-    assert scores[1] > scores[0] + 2 and scores[-1] > scores[1] + 2
+    assert scores[1] > scores[0] + 2 and scores[-1] > scores[0] + 6
 
 
 def test_the_newest_version_keeps_the_scene_and_the_detail() -> None:
     drawing, photo = picture("toon"), picture("real")
     result = convert(drawing, cfg=7.0, steps=12, lora=VERSIONS[-1])
     assert ssim(result, photo) > ssim(drawing, photo) + 0.05
-    assert 0.5 < detail(result) / detail(photo) < 1.3
+    assert 0.65 < detail(result) / detail(photo) < 1.3
 
 
 def test_the_prompt_decides_what_is_done() -> None:
