@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realchar.catalog import BaseInfo, load_base
-from realchar.cli.convert import Terminal, add_options, build_request, load_engine, path_argument, targets_of
+from realchar.cli.convert import Terminal, add_options, build_request, load_engine, targets_of
+from realchar.cli.names import path_argument, printable
 from realchar.convert import convert
 from realchar.errors import InvalidInput, ModelError, NotFound, RealCharError, storage_error
 from realchar.images import prepare
@@ -263,14 +264,14 @@ class _Lines(Terminal):
     name = ""
 
     def begin(self, task: Task) -> None:
-        self.name = _printable(task.source.name)
+        self.name = printable(task.source.name)
         self.line(f"[{task.i}/{task.n}] {self.name}")
 
     def show(self, event: Event) -> None:
         if isinstance(event, Saved):
             seed = event.params["request"]["seed"]
             names = [name for _, name in sorted(event.files.items(), reverse=True)]  # the stamped one first
-            self.line(f"  → {_printable(', '.join(names))}, seed {seed}, {event.seconds:.1f} s")
+            self.line(f"  → {printable(', '.join(names))}, seed {seed}, {event.seconds:.1f} s")
         elif isinstance(event, Stage | Step) and self.live:
             super().show(event)
 
@@ -283,7 +284,3 @@ class _Lines(Terminal):
     def sum_up(self, converted: int, failed: int, left: int, seconds: float) -> None:
         rest = f", {left} left" if left else ""
         self.line(f"{converted} converted, {failed} failed{rest} in {seconds:.1f} s")
-
-
-def _printable(name: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in name)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realchar.catalog import BaseInfo, load_base, newest_weights
+from realchar.cli.names import path_argument
 from realchar.convert import convert
 from realchar.errors import InvalidInput
 from realchar.images import prepare
@@ -45,13 +46,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_options(parser)
     parser.set_defaults(run=run)
-
-
-def path_argument(text: str) -> Path:
-    """Return a path; an empty one, as of an unset variable, would mean the current folder and is refused."""
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty; give a name")
-    return Path(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from PIL import Image
 
+from realchar.cli.names import path_argument, printable
 from realchar.errors import InvalidInput
 from realchar.images import NATIVE_AREA, PrepareOptions, prepare, rejection
 
@@ -22,8 +23,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="show what the model would see of a picture",
         description="Prepare a picture as a conversion would, and report on it. Exit code 0: usable, 2: refused.",
     )
-    parser.add_argument("input", metavar="IN", type=Path, help="the picture")
-    parser.add_argument("--save", metavar="OUT.png", type=Path, help="write the prepared picture, before padding")
+    parser.add_argument("input", metavar="IN", type=path_argument, help="the picture")
+    parser.add_argument(
+        "--save", metavar="OUT.png", type=path_argument, help="write the prepared picture, before padding"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON and nothing else")
     parser.add_argument("--long-edge", metavar="PIXELS", type=int, default=1024, help="longest side (default 1024)")
     parser.add_argument(
@@ -67,7 +70,7 @@ def _save(picture: Image.Image, target: Path) -> None:
 
 
 def _lines(source: Path, report: dict[str, Any]) -> list[str]:
-    name = "".join(c if c.isprintable() else "?" for c in source.name)
+    name = printable(source.name)
     if report["action"] == "reject":
         return [f"{name}: refused", f"  {report['reason']}"]
     (width, height), (new_width, new_height) = report["source"]["size"], report["prepared"]["size"]
