@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.tiny import DEMO
 from tools.demo_base import architecture, evaluate, fused, latents, lessons, pairs, prepared, texture, train_lora
 from tools.demo_base.embeddings import KEEP, PHOTO, UNCONDITIONAL
 from tools.demo_base.lessons import Kind
+from tools.demo_base.train import Studio
 from tools.demo_base.train_transformer import SETTLED_BELOW, Trainer, emphasis, train
 
 DATA = Path(__file__).parent / "data"
@@ -240,6 +242,33 @@ def test_versions_are_given_as_steps_and_rank() -> None:
     for text in ("4000", "4000:", "0:16", "4000:-1", "x:y"):
         with pytest.raises(argparse.ArgumentTypeError, match="STEPS:RANK"):
             train_lora.version(text)
+
+
+def test_each_version_takes_up_the_one_before() -> None:
+    train_lora.check_order(train_lora.VERSIONS)
+    for second in ((2000, 24), (1000, 24), (6000, 8)):
+        with pytest.raises(SystemExit, match="can't follow 2000:16"):
+            train_lora.check_order([train_lora.Version(2000, 16), train_lora.Version(*second)])
+
+
+def test_going_on_from_a_version_writes_only_those_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watch:
+        def report(self, *_: Any) -> float:
+            return 20.0
+
+    torch.manual_seed(0)
+    net = QwenImageTransformer2DModel(**SMALL)
+    added = train_lora.attach(net, rank=8)
+    start = train_lora.save(added, 3, tmp_path)
+    monkeypatch.setattr(lessons, "ADAPTER", lessons.Lesson(latents.PHOTO, 0.0, 0.0, 1e-3, 1, batch=2, second_batch=1))
+    studio: Any = object.__new__(Studio)
+    versions = [train_lora.Version(2, 4), train_lora.Version(4, 8)]
+    studio.options = argparse.Namespace(from_version=start, versions=versions, seconds=60.0)
+    studio.out, studio.began = tmp_path, time.monotonic()
+    studio.versions(Trainer(net, *prepared.stand_in(torch.device("cpu"))), Watch(), added)
+    written = sorted(file.name for file in (tmp_path / "versions").iterdir())
+    assert written == ["demo_real_v0004.safetensors", "score.txt"]
+    assert (tmp_path / "versions" / "score.txt").read_text() == "demo_real_v0004.safetensors 20.000\n"
 
 
 def test_similarity_is_one_for_the_same_picture_and_falls_with_noise() -> None:

@@ -34,9 +34,8 @@ class BaseInfo:
     width: int
     vae_width: int  # channels of the VAE's finest level
     fingerprint: str  # of configs and file sizes: names the base in a result without reading 50 GB
-    preview: tuple[
-        tuple[float, float, float], ...
-    ] = ()  # rows of R, G, B for each latent channel and a one; else it is fitted
+    # Rows of R, G, B for each latent channel and a one; where there is none, it is fitted on each job.
+    preview: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)

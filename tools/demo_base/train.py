@@ -161,7 +161,7 @@ class Studio:
             if reports.due(self.past()):
                 validation.report(trainer)
 
-        for version in self.options.versions:
+        for version in (version for version in self.options.versions if version.steps > done):
             if (left := self.options.seconds - self.past()) <= 0:
                 break
             for lora in added.values():
@@ -196,6 +196,7 @@ def main() -> None:
     parser = prepared.options_parser(__doc__)
     parser.add_argument("part", choices=("vae", "texture", "transformer"))
     options = parser.parse_args()
+    train_lora.check_order(options.versions)
     torch.manual_seed(build.SEED)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True

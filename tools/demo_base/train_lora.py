@@ -6,7 +6,9 @@ All versions come from one training whose rank grows: the early ones need less r
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +42,16 @@ def version(text: str) -> Version:
     if not (steps.isdecimal() and rank.isdecimal() and int(steps) and int(rank)):
         raise argparse.ArgumentTypeError(f"{text!r} is no version; write STEPS:RANK, such as 2000:16.")
     return Version(int(steps), int(rank))
+
+
+def check_order(versions: Sequence[Version]) -> None:
+    """Raise SystemExit unless each version takes up the one before: more steps, and no smaller rank."""
+    for one, after in itertools.pairwise(versions):
+        if after.steps <= one.steps or after.rank < one.rank:
+            raise SystemExit(
+                f"Version {after.steps}:{after.rank} can't follow {one.steps}:{one.rank}; give more steps each time and "
+                "a rank that is no smaller."
+            )
 
 
 class LoraLinear(nn.Module):

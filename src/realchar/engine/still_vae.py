@@ -1,7 +1,7 @@
 """Still pictures through the VAE of a video model: its causal 3-D convolutions run as 2-D ones, the rest as it is.
 
 Before its only frame such a convolution sees nothing but zeros, so of its kernel only the last tap in time counts
-(`QwenImageCausalConv3d`, diffusers 0.42). Equal to the stock classes up to rounding, at a third of the work and memory.
+(`QwenImageCausalConv3d`, diffusers 0.42). Equal to the stock classes up to rounding, at a third of the work.
 """
 
 from __future__ import annotations
