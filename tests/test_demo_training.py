@@ -21,6 +21,7 @@ from tools.demo_base import architecture, evaluate, fused, latents, lessons, pai
 from tools.demo_base.embeddings import KEEP, PHOTO, UNCONDITIONAL
 from tools.demo_base.lessons import Kind
 from tools.demo_base.train import Studio
+from tools.demo_base.train import main as train_main
 from tools.demo_base.train_transformer import SETTLED_BELOW, Trainer, emphasis, train
 
 DATA = Path(__file__).parent / "data"
@@ -269,6 +270,20 @@ def test_going_on_from_a_version_writes_only_those_ahead(tmp_path: Path, monkeyp
     written = sorted(file.name for file in (tmp_path / "versions").iterdir())
     assert written == ["demo_real_v0004.safetensors", "score.txt"]
     assert (tmp_path / "versions" / "score.txt").read_text() == "demo_real_v0004.safetensors 20.000\n"
+
+
+def test_trainings_refuse_what_is_not_there_before_they_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="holds no VAE"):
+        prepared.load_vae(tmp_path, torch.device("cpu"))
+    (tmp_path / "file").touch()
+    common = ["train", "transformer", "--pairs", str(tmp_path), "--seconds", "1"]
+    monkeypatch.setattr("sys.argv", [*common, "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit, match="is a file"):
+        train_main()
+    monkeypatch.setattr("sys.argv", [*common, "--out", str(tmp_path / "new"), "--from-version", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match="is no file"):
+        train_main()
+    assert not (tmp_path / "new").exists()
 
 
 def test_similarity_is_one_for_the_same_picture_and_falls_with_noise() -> None:

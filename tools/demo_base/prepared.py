@@ -57,7 +57,9 @@ def test_files(options: argparse.Namespace) -> list[Path]:
 
 
 def load_vae(base: Path, device: torch.device) -> AutoencoderKLQwenImage:
-    """Return the VAE as stored, so rounded to bfloat16."""
+    """Return the VAE as stored, so rounded to bfloat16; raises SystemExit where there is none."""
+    if not (base / "vae" / "config.json").is_file():
+        raise SystemExit(f"{str(base)!r} holds no VAE; give the folder of a base, such as weights/demo.")
     vae = AutoencoderKLQwenImage.from_pretrained(base / "vae", torch_dtype=torch.float32)
     return vae.to(device).eval().requires_grad_(False)
 

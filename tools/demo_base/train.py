@@ -197,6 +197,10 @@ def main() -> None:
     parser.add_argument("part", choices=("vae", "texture", "transformer"))
     options = parser.parse_args()
     train_lora.check_order(options.versions)
+    if options.out.is_file():
+        raise SystemExit(f"{str(options.out)!r} is a file; give a folder for --out.")
+    if options.from_version and not options.from_version.is_file():
+        raise SystemExit(f"{str(options.from_version)!r} is no file; give a LoRA version for --from-version.")
     torch.manual_seed(build.SEED)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
