@@ -2,18 +2,21 @@
 
 The branches (cond and uncond, and later several jobs) keep their own text length, picture size and timestep, so there
 is no padding and no mask, and each branch's result equals its own forward bit for bit. When weights are streamed, this
-order loads every block once a step instead of once a forward.
+order loads every block once a step instead of once a forward. On the CPU the branches run a block side by side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import torch
 from diffusers import QwenImageTransformer2DModel
 from torch import Tensor
+
+from realchar.engine.abreast import abreast
 
 ImageShape = tuple[int, int, int]  # frames, rows and columns of tokens
 
@@ -50,17 +53,10 @@ def lockstep(transformer: QwenImageTransformer2DModel, branches: list[Branch]) -
     `QwenImageTransformer2DModel.forward` (diffusers 0.42), entered between its parts.
     """
     streams = [_enter(transformer, branch) for branch in branches]
-    for block in transformer.transformer_blocks:
-        for stream in streams:
-            stream.text, stream.image = block(
-                hidden_states=stream.image,
-                encoder_hidden_states=stream.text,
-                encoder_hidden_states_mask=None,
-                temb=stream.temb,
-                image_rotary_emb=stream.rope,
-                modulate_index=stream.modulate_index,
-            )
-        yield
+    with abreast(len(branches), branches[0].latents.device) as run:
+        for block in transformer.transformer_blocks:
+            run([partial(_advance, block, stream) for stream in streams])
+            yield
     return [_leave(transformer, stream, branch) for stream, branch in zip(streams, branches, strict=True)]
 
 
@@ -77,6 +73,17 @@ def _enter(transformer: QwenImageTransformer2DModel, branch: Branch) -> _Stream:
     temb = transformer.time_text_embed(timestep, image)
     rope = transformer.pos_embed([list(branch.shapes)], max_txt_seq_len=text.shape[1], device=image.device)
     return _Stream(image, text, temb, rope, modulate_index)
+
+
+def _advance(block: torch.nn.Module, stream: _Stream) -> None:
+    stream.text, stream.image = block(
+        hidden_states=stream.image,
+        encoder_hidden_states=stream.text,
+        encoder_hidden_states_mask=None,
+        temb=stream.temb,
+        image_rotary_emb=stream.rope,
+        modulate_index=stream.modulate_index,
+    )
 
 
 def _leave(transformer: QwenImageTransformer2DModel, stream: _Stream, branch: Branch) -> Tensor:
