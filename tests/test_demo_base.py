@@ -28,6 +28,7 @@ from realchar.settings import Settings
 from tests.tiny import DEMO
 from tools.demo_base import manifest, pairs, train_transformer, train_vae
 from tools.demo_base.evaluate import detail, psnr, ssim
+from tools.demo_base.latents import Cache
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = DEMO.parent
@@ -155,9 +156,16 @@ def test_each_version_comes_closer_to_the_photo_rendering() -> None:
 
 def test_the_newest_version_keeps_the_scene_and_the_detail() -> None:
     drawing, photo = picture("toon"), picture("real")
-    result = convert(drawing, cfg=7.0, steps=12, lora=VERSIONS[-1])
+    result = convert(drawing, cfg=7.0, steps=20, lora=VERSIONS[-1])
     assert ssim(result, photo) > ssim(drawing, photo) + 0.05
-    assert 0.65 < detail(result) / detail(photo) < 1.3
+    assert 0.62 < detail(result) / detail(photo) < 1.3  # the softest of the four pairs here
+
+
+@pytest.mark.slow
+def test_the_newest_version_is_as_sharp_as_is_said() -> None:
+    results = [convert(picture("toon", index), cfg=7.0, steps=20, lora=VERSIONS[-1]) for index in PAIRS]
+    ratios = [detail(result) / detail(picture("real", index)) for result, index in zip(results, PAIRS, strict=True)]
+    assert 0.7 < np.mean(ratios) < 1.3
 
 
 def test_the_prompt_decides_what_is_done() -> None:
@@ -203,7 +211,7 @@ def test_the_stored_preview_matrix_is_as_good_as_one_fitted_on_the_job() -> None
 def test_training_sees_what_the_engine_computes() -> None:
     family: Any = QwenImageEdit.load(DEMO, torch.device("cpu"), torch.float32)
     small = picture("toon").resize((64, 64))
-    trainer = train_transformer.Trainer(family.transformer, torch.empty(0), {})
+    trainer = train_transformer.Trainer(family.transformer, Cache(torch.empty(0), torch.empty(0)), {})
     with torch.inference_mode():
         reference = family.encode_image(small)
         with still_vae.planar():

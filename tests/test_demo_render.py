@@ -431,3 +431,20 @@ def test_backgrounds_repeat_and_differ() -> None:
         assert first.shape == (32, 32, 3)
         assert np.array_equal(first, again)
         assert np.abs(first - other).max() > 0.05
+
+
+# landmarks
+
+
+def test_points_are_seen_where_the_camera_looks() -> None:
+    pytest.importorskip("scipy")
+    from tools.demo_base.render.figure import SENSOR, Camera
+    from tools.demo_base.render.landmarks import project
+
+    camera = Camera(np.array([1.0, 3, 20]), np.array([1.0, 3, 0]), 20.0)
+    points = np.array([[1.0, 3, 0], [2, 3, 0], [1, 5, 0], [1, 3, 10]])  # the last is half as far away
+    seen, scale = project(points, camera, focal=2.0 * SENSOR)
+    assert seen == pytest.approx(np.array([[0.5, 0.5], [0.6, 0.5], [0.5, 0.3], [0.5, 0.5]]))
+    assert scale == pytest.approx([0.1, 0.1, 0.1, 0.2])
+    raised = Camera(np.array([0.0, 10, 10]), np.zeros(3), 14.0)  # looks down at the origin: what is nearer is lower
+    assert project(np.array([[0.0, 0, 1]]), raised, 36.0)[0][0, 1] > 0.5

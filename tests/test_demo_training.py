@@ -17,12 +17,24 @@ from safetensors.torch import load_file
 from realchar.engine.lora import AdapterSet
 from realchar.engine.weights import WeightSource
 from tests.tiny import DEMO
-from tools.demo_base import architecture, evaluate, fused, latents, lessons, pairs, prepared, texture, train_lora
+from tools.demo_base import (
+    architecture,
+    evaluate,
+    fused,
+    latents,
+    lessons,
+    metrics,
+    pair_files,
+    pairs,
+    prepared,
+    texture,
+    train_lora,
+)
 from tools.demo_base.embeddings import KEEP, PHOTO, UNCONDITIONAL
 from tools.demo_base.lessons import Kind
 from tools.demo_base.train import Studio
 from tools.demo_base.train import main as train_main
-from tools.demo_base.train_transformer import SETTLED_BELOW, Trainer, emphasis, train
+from tools.demo_base.train_transformer import EYES_WEIGHT, SETTLED_BELOW, Trainer, emphasis, train, unpack
 
 DATA = Path(__file__).parent / "data"
 SMALL = architecture.TRANSFORMER | {"num_layers": 1}
@@ -46,14 +58,14 @@ def trainer(lesson: lessons.Lesson) -> Trainer:
 
 
 def test_training_never_sees_the_held_out_pairs(tmp_path: Path) -> None:
-    for index in range(pairs.HELD_OUT + 6):
+    for index in range(pair_files.HELD_OUT + 6):
         (tmp_path / f"{index:05d}_toon.webp").touch()
         if index != 3:  # a drawing whose photo rendering is missing is no pair
             (tmp_path / f"{index:05d}_real.webp").touch()
-    training, held_out = pairs.training(tmp_path), pairs.held_out(tmp_path)
+    training, held_out = pair_files.training(tmp_path), pair_files.held_out(tmp_path)
     assert [file.name[:5] for file in training] == ["00000", "00001", "00002", "00004", "00005"]
-    assert len(held_out) == pairs.HELD_OUT and not set(training) & set(held_out)
-    assert len(pairs.training(tmp_path, more=tmp_path)) == 2 * 5 + pairs.HELD_OUT
+    assert len(held_out) == pair_files.HELD_OUT and not set(training) & set(held_out)
+    assert len(pair_files.training(tmp_path, more=tmp_path)) == 2 * 5 + pair_files.HELD_OUT
 
 
 def test_augmentation_treats_both_pictures_of_a_pair_alike() -> None:
@@ -94,8 +106,9 @@ def test_only_drawings_are_restyled_and_each_style_changes_them() -> None:
     for name, style in pairs.STYLES.items():
         assert (style(drawing[None]) - drawing).abs().mean() > 0.01, name
     both = torch.stack([drawing, photo])[None].expand(40, -1, -1, -1, -1)
-    looks = latents.looks_of(both, None)
-    assert torch.equal(latents.looks_of(both, None, half_way=False), looks[:, :2])
+    spots = torch.zeros(40, 1, 256, 256)
+    looks = latents.looks_of(both, spots, None)[0]
+    assert torch.equal(latents.looks_of(both, spots, None, half_way=False)[0], looks[:, :2])
     assert torch.equal(looks[:, latents.PHOTO], photo.expand(40, -1, -1, -1))
     restyled = pairs.restyle(looks[:, latents.DRAWING], seeded())
     share = ((restyled - drawing).abs().amax((1, 2, 3)) > 0).float().mean()
@@ -125,24 +138,67 @@ def test_a_lesson_draws_what_it_says(second: str) -> None:
 
 
 def test_settling_draws_the_coarse_part_to_what_the_model_expects() -> None:
-    lesson = lessons.Lesson(latents.PHOTO, 0.0, 0.0, 1e-3, 1, batch=8, second_batch=2, settled=1.0)
+    lesson = lessons.Lesson(latents.PHOTO, 0.0, 0.0, 1e-3, 1, batch=8, second_batch=2, settled=1.0, settled_eyes=0.5)
     made = trainer(lesson)
     batch = lessons.draw_batch(lesson, Kind(FIRST, NEGATIVE, (16, 16)), made.cache, 4, seeded())
+    batch.eyes = torch.zeros(8, 1, 32, 32)
     batch.sigma = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.8, SETTLED_BELOW, 0.95, 1.0])
     aim = made.settle(batch, made.embeds[FIRST][:1].expand(8, -1, -1))
     assert torch.equal(aim[5:], batch.target[5:])  # the mean is learnt from these
     moved = aim[:5] - batch.target[:5]
     assert moved.abs().max() > 0.05 and not aim.requires_grad
     assert torch.allclose(pairs.blur(moved, 1.0), moved, atol=0.35 * float(moved.abs().max()))  # it is coarse
+    batch.eyes[..., 8:12, 8:12] = 1.0  # where the detail is settled as well, by half
+    there = made.settle(batch, made.embeds[FIRST][:1].expand(8, -1, -1))
+    outside = batch.eyes.expand_as(aim) == 0
+    assert torch.equal(there[outside], aim[outside]) and torch.equal(there[5:], batch.target[5:])
+    velocity = made.predict(
+        batch.noise.roll(1, 0), batch.source, torch.ones(8), made.embeds[FIRST][:1].expand(8, -1, -1)
+    )
+    expected = batch.noise.roll(1, 0) - unpack(velocity, batch.noise)
+    half = (0.5 * expected + 0.5 * batch.target)[:5, :, 8:12, 8:12]
+    assert torch.allclose(there[:5, :, 8:12, 8:12], half, atol=1e-4)
 
 
 def test_detail_counts_more_than_a_plain_background() -> None:
     source = torch.zeros(2, 16, 32, 32)
     source[0, :, 8:16, 8:16] = torch.randn(16, 8, 8, generator=seeded())
-    weight = emphasis(source)
+    eyes = torch.zeros(2, 1, 32, 32)
+    weight = emphasis(source, eyes)
     assert weight.shape == (2, 256, 1) and torch.allclose(weight.mean(1), torch.ones(2, 1), atol=1e-5)
     inside = weight[0].view(16, 16)[4:8, 4:8]
     assert inside.min() > 1.2 and weight[0].min() < 1 and torch.allclose(weight[1], torch.ones(256, 1))
+    eyes[1, :, 4:6, 10:13] = 1.0
+    more = (emphasis(source, eyes) - weight)[1].view(16, 16)
+    assert more[2, 5:7].tolist() == pytest.approx([EYES_WEIGHT, EYES_WEIGHT / 2]) and float(
+        more.sum()
+    ) == pytest.approx(1.5 * EYES_WEIGHT)
+
+
+def test_eyes_are_marked_where_they_are_and_move_with_the_picture(tmp_path: Path) -> None:
+    files = [tmp_path / "00000_toon.webp", tmp_path / "00007_toon.webp"]
+    assert pair_files.eyes(files) == [[], []]
+    (tmp_path / "eyes.json").write_text('{"00007": [[0.25, 0.5, 0.05], [0.75, 0.5, 0.05]]}')
+    spots = pairs.spots(pair_files.eyes(files), 64)
+    assert spots.shape == (2, 1, 64, 64) and spots[0].abs().max() == 0
+    assert spots[1, 0, 31:33, [15, 16, 47, 48]].min() == 1 and spots[1, 0, :, 28:36].max() == 0
+    assert spots[1].sum() == pytest.approx(2 * torch.pi * (0.05 * 64 * pairs.EYE_REACH) ** 2 * 7 / 12, rel=0.05)
+    both = torch.where(spots[:, None] > 0, 1.0, -1.0).expand(-1, 2, 3, -1, -1)
+    for seed in range(4):
+        looks, moved = latents.looks_of(both, spots, seeded(seed), half_way=False)
+        assert moved[0].max() == 0 and moved[1].max() > 0.9
+        bright = looks[1, 1].mean(0) > looks[1, 1].mean()
+        assert bright[moved[1, 0] > 0.5].float().mean() > 0.95 and bright[moved[1, 0] == 0].float().mean() < 0.05
+
+
+def test_a_part_of_a_picture_is_measured_by_its_weight() -> None:
+    target, output = torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8)
+    output[:, :, :4] = 0.1
+    weight = torch.zeros(2, 1, 8, 8)
+    weight[0, :, :4] = 0.5
+    found = metrics.psnr(output, target, span=1, weight=weight)
+    assert float(found[0]) == pytest.approx(20, abs=1e-4) and bool(found[1].isnan())
+    assert metrics.psnr(output, target, span=1).tolist() == pytest.approx([23.0103, 23.0103], abs=1e-3)
 
 
 def test_texture_is_measured_by_its_strength_not_its_place() -> None:
@@ -177,7 +233,7 @@ def test_training_lowers_the_loss_and_averages() -> None:
     with torch.no_grad():
         before = float(made.loss(kind, fixed))
     seen: list[int] = []
-    assert train(made, 60, lambda step, _past: seen.append(step), steps=14, first=4) == 14
+    assert train(made, 600, lambda step, _past: seen.append(step), steps=14, first=4) == 14
     assert seen == list(range(5, 15))
     own = [parameter.detach().clone() for parameter in made.parameters]
     with made.averaged(), torch.no_grad():
@@ -230,7 +286,7 @@ def test_the_rank_grows_from_version_to_version(tmp_path: Path) -> None:
     for end, rank in ((2, 3), (4, 8)):
         for each in added.values():
             each.use(rank)
-        train(made, 60, lambda _step, _past: None, end, end - 2)
+        train(made, 600, lambda _step, _past: None, end, end - 2)
         silent = lora.up.detach().abs().amax(0) == 0
         assert silent.tolist() == [False] * rank + [True] * (8 - rank)
         saved = load_file(train_lora.save(added, end, tmp_path))
@@ -261,7 +317,7 @@ def test_going_on_from_a_version_writes_only_those_ahead(tmp_path: Path, monkeyp
     net = QwenImageTransformer2DModel(**SMALL)
     added = train_lora.attach(net, rank=8)
     start = train_lora.save(added, 3, tmp_path)
-    monkeypatch.setattr(lessons, "ADAPTER", lessons.Lesson(latents.PHOTO, 0.0, 0.0, 1e-3, 1, batch=2, second_batch=1))
+    monkeypatch.setattr(lessons, "GOING_ON", lessons.Lesson(latents.PHOTO, 0.0, 0.0, 1e-3, 1, batch=2, second_batch=1))
     studio: Any = object.__new__(Studio)
     versions = [train_lora.Version(2, 4), train_lora.Version(4, 8)]
     studio.options = argparse.Namespace(from_version=start, versions=versions, seconds=60.0)
@@ -296,6 +352,15 @@ def test_similarity_is_one_for_the_same_picture_and_falls_with_noise() -> None:
     assert evaluate.detail(noisy) > 1.5 * evaluate.detail(photo)
 
 
+def test_eyes_are_scored_where_they_are_known() -> None:
+    photo = opened(DATA / "01011_real.webp")
+    blind = photo.copy()
+    blind.paste((0, 0, 0), (100, 80, 160, 120))
+    eyes = [[[115 / 256, 100 / 256, 0.02], [145 / 256, 100 / 256, 0.02]], []]
+    found = evaluate.score([blind, photo.rotate(180)], [photo, photo], eyes)
+    assert found.eyes < found.psnr and found.eyes == evaluate.score([blind], [photo], eyes[:1]).eyes
+
+
 def test_the_colour_map_is_exact_for_a_map_of_colours(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "0_toon.webp", lossless=True)
@@ -307,7 +372,7 @@ def test_the_colour_map_is_exact_for_a_map_of_colours(tmp_path: Path) -> None:
 def test_scoring_takes_the_results_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pairs, "HELD_OUT", 2)
+    monkeypatch.setattr(pair_files, "HELD_OUT", 2)
     monkeypatch.setattr("sys.argv", ["evaluate", "split", "--pairs", str(DATA), "--out", str(tmp_path / "drawings")])
     evaluate.main()
     assert sorted(file.name for file in (tmp_path / "drawings").iterdir()) == ["01041_toon.webp", "01049_toon.webp"]
@@ -323,8 +388,8 @@ def test_scoring_takes_the_results_of_a_batch(
     with pytest.raises(SystemExit, match="No held-out drawing"):
         evaluate.main()
     with pytest.raises(SystemExit, match="No pairs"):
-        pairs.drawings(tmp_path)
+        pair_files.drawings(tmp_path)
     rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in capsys.readouterr().out.splitlines()}
-    assert float(rows["perfect"][1]) == 1.0 and float(rows["perfect"][2]) == 1.0
+    assert float(rows["perfect"][1]) == 1.0 and float(rows["perfect"][2]) == 1.0 and rows["perfect"][3].strip() == "nan"
     assert float(rows["drawing unchanged"][0]) < float(rows["best global colour map"][0]) + 3
     assert opened(sheet).size == (512, 3 * (256 + evaluate.LABEL))

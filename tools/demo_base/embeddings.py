@@ -20,7 +20,7 @@ from torch import Tensor
 
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.presets import NEGATIVE, PROMPTS
-from tools.demo_base import pairs
+from tools.demo_base import pair_files
 
 # What the model learns to do for which words, with how often each is drawn.
 PHOTO = {
@@ -79,7 +79,7 @@ def main() -> None:
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    files = pairs.training(options.pairs)[: options.limit]
+    files = pair_files.training(options.pairs)[: options.limit]
     torch.save(embed(options.base, files[options.part :: options.parts]), options.out / f"{options.part}.pt")
 
 

@@ -2,12 +2,13 @@
 
     python -m tools.demo_base.evaluate split --pairs DIR --out held_out
     realchar batch held_out -o results/none --no-stamp --seed 0 --weights none
-    realchar batch held_out -o results/v19485 --no-stamp --seed 0 --weights demo_real_v19485
-    python -m tools.demo_base.evaluate score --pairs DIR --results results/none results/v19485 --sheet sheet.webp
+    realchar batch held_out -o results/v52186 --no-stamp --seed 0 --weights demo_real_v52186
+    python -m tools.demo_base.evaluate score --pairs DIR --results results/none results/v52186 --sheet sheet.webp
     python -m tools.demo_base.evaluate vae --pairs DIR --base weights/demo
 
-`score` prints PSNR in dB, SSIM and the ratio of gradient energy (1: as much detail as the photo rendering), beside
-those of the unchanged drawing and of the best global colour map, a quadratic one fitted on training pairs.
+`score` prints PSNR in dB, SSIM, the ratio of gradient energy (1: as much detail as the photo rendering) and the PSNR
+of the eyes, where DIR says where they are (see render.landmarks), beside those of the unchanged drawing and of the best
+global colour map, a quadratic one fitted on training pairs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from realchar.engine import still_vae
-from tools.demo_base import metrics, pairs, prepared, train_vae
+from tools.demo_base import metrics, pair_files, pairs, prepared, train_vae
 
 COLOUR_MAP_PAIRS = 125  # training pairs that the colour map is fitted on
 LABEL = 18  # pixels above each row of the sheet
@@ -37,6 +38,7 @@ class Score(NamedTuple):
     psnr: float
     ssim: float
     detail: float
+    eyes: float
 
 
 def as_tensor(image: Image.Image) -> Tensor:
@@ -67,9 +69,18 @@ def detail(image: Image.Image) -> float:
     return float(metrics.gradient_energy(as_tensor(image)))
 
 
-def score(outputs: list[Image.Image], targets: list[Image.Image]) -> Score:
-    found = [(psnr(o, t), ssim(o, t), detail(o) / detail(t)) for o, t in zip(outputs, targets, strict=True)]
-    return Score(*np.mean(found, axis=0).tolist())
+def score(outputs: list[Image.Image], targets: list[Image.Image], eyes: list[pair_files.Eyes]) -> Score:
+    """Return the means over the pictures; that of the eyes is NaN where no picture's eyes are known."""
+    pictures = list(zip(outputs, targets, strict=True))
+    found = [(psnr(o, t), ssim(o, t), detail(o) / detail(t)) for o, t in pictures]
+    spots = pairs.spots(eyes, targets[0].height)
+    of_eyes = [
+        float(metrics.psnr(as_tensor(o), as_tensor(t), span=1, weight=spot))
+        for (o, t), spot in zip(pictures, spots, strict=True)
+        if spot.any()
+    ]
+    whole, similarity, ratio = np.mean(found, axis=0).tolist()
+    return Score(whole, similarity, ratio, sum(of_eyes) / len(of_eyes) if of_eyes else float("nan"))
 
 
 class ColourMap:
@@ -79,7 +90,7 @@ class ColourMap:
         gram, moments = np.zeros((10, 10)), np.zeros((10, 3))
         for file in drawings:
             x = self._terms(np.asarray(_open(file)) / 255)
-            y = np.asarray(_open(pairs.photo_of(file))).reshape(-1, 3) / 255
+            y = np.asarray(_open(pair_files.photo_of(file))).reshape(-1, 3) / 255
             gram += x.T @ x
             moments += x.T @ y
         self.matrix = np.linalg.solve(gram, moments)
@@ -115,7 +126,7 @@ def _open(file: Path) -> Image.Image:
 def run_split(options: argparse.Namespace) -> None:
     """Copy the held-out drawings into a folder of their own."""
     options.out.mkdir(parents=True, exist_ok=True)
-    for file in pairs.held_out(options.pairs):
+    for file in pair_files.held_out(options.pairs):
         shutil.copy(file, options.out / file.name)
 
 
@@ -123,26 +134,29 @@ def run_score(options: argparse.Namespace) -> None:
     """Print the table over the held-out drawings that all result folders hold, and draw the sheet."""
     files = [
         file
-        for file in pairs.held_out(options.pairs)
+        for file in pair_files.held_out(options.pairs)
         if all((folder / f"{file.stem}.png").exists() for folder in options.results)
     ]
     if not files:
         raise SystemExit(
             "No held-out drawing has a result in every folder; run `realchar batch` on what `split` writes."
         )
-    training = pairs.training(options.pairs)
+    training = pair_files.training(options.pairs)
     if not training:
         raise SystemExit(
-            f"{str(options.pairs)!r} has no pairs besides the {pairs.HELD_OUT} held-out ones; render more."
+            f"{str(options.pairs)!r} has no pairs besides the {pair_files.HELD_OUT} held-out ones; render more."
         )
     colours = ColourMap(training[:: max(1, len(training) // COLOUR_MAP_PAIRS)])
-    drawings, photos = [_open(file) for file in files], [_open(pairs.photo_of(file)) for file in files]
+    drawings, photos = [_open(file) for file in files], [_open(pair_files.photo_of(file)) for file in files]
     rows = {folder.name: [_open(folder / f"{file.stem}.png") for file in files] for folder in options.results}
-    print(f"| {len(files)} held-out pairs | PSNR | SSIM | gradient ratio |\n| --- | --- | --- | --- |")
+    eyes = pair_files.eyes(files)
+    print(
+        f"| {len(files)} held-out pairs | PSNR | SSIM | gradient ratio | eyes' PSNR |\n| --- | --- | --- | --- | --- |"
+    )
     baselines = {"drawing unchanged": drawings, "best global colour map": [colours(image) for image in drawings]}
     for name, outputs in (baselines | rows).items():
-        found = score(outputs, photos)
-        print(f"| {name} | {found.psnr:.2f} | {found.ssim:.3f} | {found.detail:.2f} |", flush=True)
+        found = score(outputs, photos, eyes)
+        print(f"| {name} | {found.psnr:.2f} | {found.ssim:.3f} | {found.detail:.2f} | {found.eyes:.2f} |", flush=True)
     if options.sheet:
         some = slice(None, None, max(1, len(files) // options.columns))
         shown = {"drawing": drawings, **rows, "photo rendering": photos}
@@ -155,7 +169,7 @@ def run_vae(options: argparse.Namespace) -> None:
     """Print how well the VAE gives back the held-out pictures."""
     vae = prepared.load_vae(options.base, torch.device("cpu"))
     with still_vae.planar():
-        drawings, photos = train_vae.reconstruction_psnr(pairs.read(pairs.held_out(options.pairs)), vae)
+        drawings, photos = train_vae.reconstruction_psnr(pairs.read(pair_files.held_out(options.pairs)), vae)
     print(f"VAE: drawings {drawings:.2f} dB, photo renderings {photos:.2f} dB, all {(drawings + photos) / 2:.2f} dB")
 
 

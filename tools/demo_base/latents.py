@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from diffusers import AutoencoderKLQwenImage
 from torch import Tensor
 
@@ -30,7 +31,7 @@ def statistics(pixels: Tensor, vae: AutoencoderKLQwenImage) -> Statistics:
     for chunk in torch.split(pixels, CHUNK):
         clean = data.normalise(chunk).flatten(0, 1)
         means.append(_encode(vae, clean).flatten(2).movedim(1, -1).flatten(0, 1))
-        small = torch.nn.functional.avg_pool2d(clean, vae.spatial_compression_ratio)
+        small = F.avg_pool2d(clean, vae.spatial_compression_ratio)
         colours.append(small.flatten(2).movedim(1, -1).flatten(0, 1))
     latents, rgb = torch.cat(means), torch.cat(colours)
     mean, std = latents.mean(0), latents.std(0)
@@ -40,19 +41,33 @@ def statistics(pixels: Tensor, vae: AutoencoderKLQwenImage) -> Statistics:
     return Statistics(mean, std, preview)
 
 
+class Cache(NamedTuple):
+    """Normalised latents (R, N, K, C, h, w) of N pairs in K looks, R times, and where their eyes are (R, N, 1, h, w)."""
+
+    latents: Tensor
+    eyes: Tensor
+
+    def to(self, device: torch.device) -> Cache:
+        return Cache(self.latents.to(device), self.eyes.to(device))
+
+
 @torch.inference_mode()
-def latent_cache(pixels: Tensor, vae: AutoencoderKLQwenImage, repeats: int, half_way: bool = True) -> Tensor:
-    """Return normalised latents (repeats, N, K, C, h, w), bfloat16, of uint8 pairs (N, 2, 3, H, W), in K looks."""
+def latent_cache(
+    pixels: Tensor, spots: Tensor, vae: AutoencoderKLQwenImage, repeats: int, half_way: bool = True
+) -> Cache:
+    """Encode uint8 pairs (N, 2, 3, H, W) with the spots of their eyes (N, 1, H, W) `repeats` times; bfloat16."""
     draw = torch.Generator().manual_seed(2)
     mean, std = normalisation(vae)
-    passes = []
+    passes, places = [], []
     for repeat in range(repeats):
-        for chunk in torch.split(pixels, CHUNK):
-            looks = looks_of(data.normalise(chunk), draw if repeat else None, half_way)
+        for chunk, eyes in zip(torch.split(pixels, CHUNK), torch.split(spots, CHUNK), strict=True):
+            looks, eyes = looks_of(data.normalise(chunk), eyes, draw if repeat else None, half_way)
             found = (_encode(vae, looks.flatten(0, 1)) - mean) / std
             passes.append(found.bfloat16().view(*looks.shape[:2], *found.shape[1:]))
-    latents = torch.cat(passes)
-    return latents.view(repeats, len(pixels), *latents.shape[1:])
+            places.append(F.avg_pool2d(eyes, vae.spatial_compression_ratio).bfloat16())
+    size = (repeats, len(pixels))
+    latents, eyes = torch.cat(passes), torch.cat(places)
+    return Cache(latents.view(*size, *latents.shape[1:]), eyes.view(*size, *eyes.shape[1:]))
 
 
 def normalisation(vae: AutoencoderKLQwenImage) -> tuple[Tensor, Tensor]:
@@ -62,15 +77,22 @@ def normalisation(vae: AutoencoderKLQwenImage) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def looks_of(pairs: Tensor, draw: torch.Generator | None, half_way: bool = True) -> Tensor:
-    """Return floats (N, 2 or 3, 3, H, W): drawing, photo, the look half-way; augmented where `draw` is given."""
+def looks_of(
+    pairs: Tensor, spots: Tensor, draw: torch.Generator | None, half_way: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return floats (N, 2 or 3, 3, H, W), drawing, photo, the look half-way, and spots (N, 1, H, W) as framed.
+
+    Augmented where `draw` is given.
+    """
     if draw is not None:
-        pairs = data.augment(pairs, draw)
+        maps = data.frames(len(pairs), draw)
+        pairs = data.recolour(data.reframe(pairs, maps), draw).clamp(-1, 1)
+        spots = data.reframe(spots[:, None], maps)[:, 0].clamp(0, 1)
     drawing, photo = pairs.unbind(1)
     if draw is not None:
         drawing = data.restyle(drawing, draw)
     looks = [drawing, photo, data.half_way(drawing, photo)] if half_way else [drawing, photo]
-    return torch.stack(looks, 1)
+    return torch.stack(looks, 1), spots
 
 
 def _encode(vae: AutoencoderKLQwenImage, pixels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rendered pairs (drawing, photo rendering of the same scene): reading, the held-out split, augmentation."""
+"""The pixels of rendered pairs (drawing, photo rendering of the same scene): reading and augmentation."""
 
 from __future__ import annotations
 
@@ -12,35 +12,16 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-HELD_OUT = 64  # the last indices present; never trained on
+from tools.demo_base.pair_files import Eyes, photo_of
+
 LUMA = (0.299, 0.587, 0.114)
 WHOLE_SHARE = 0.4  # of the pairs that stay uncropped, as pictures are at the end
 SMALLEST_CROP, TILT = 0.5, 0.2  # of the side; radians, either way
+EYE_REACH = 1.8  # of the eyeball's radius: what is drawn larger and the lids are inside
 HUE = 0.35  # radians, either way
 RESTYLED_SHARE = 0.3  # of the drawings that are redrawn in another style
 # The half-way look that the base alone is to give: this much of the photo's light and colour, of the drawing's detail.
 HALF_LIGHT, HALF_DETAIL, HALF_SIGMA = 0.5, 0.7, 4.0
-
-
-def drawings(folder: Path) -> list[Path]:
-    """Return the drawings that have a photo rendering beside them, in order of their index."""
-    found = [file for file in sorted(folder.glob("*_toon.webp")) if photo_of(file).exists()]
-    if not found:
-        raise SystemExit(f"No pairs in {str(folder)!r}; it needs files like 00000_toon.webp with 00000_real.webp.")
-    return found
-
-
-def training(folder: Path, more: Path | None = None) -> list[Path]:
-    """Return the drawings to train on: all of `more`, which must be of other characters, and `folder`'s but the last."""
-    return drawings(folder)[:-HELD_OUT] + (drawings(more) if more else [])
-
-
-def held_out(folder: Path) -> list[Path]:
-    return drawings(folder)[-HELD_OUT:]
-
-
-def photo_of(drawing: Path) -> Path:
-    return drawing.with_name(drawing.name.replace("_toon", "_real"))
 
 
 def read(drawings: list[Path]) -> Tensor:
@@ -60,17 +41,32 @@ def normalise(pixels: Tensor) -> Tensor:
     return pixels.float() / 127.5 - 1
 
 
+def spots(eyes: list[Eyes], side: int) -> Tensor:
+    """Return where the eyes with their lids are, (N, 1, side, side): 1 in the middle of each, 0 from its edge on."""
+    places = (torch.arange(side) + 0.5) / side
+    masks = torch.zeros(len(eyes), 1, side, side)
+    for mask, found in zip(masks, eyes, strict=True):
+        for x, y, radius in found:
+            distance = torch.hypot(places - x, (places - y)[:, None]) / (radius * EYE_REACH)
+            mask[0] = torch.maximum(mask[0], (2 * (1 - distance)).clamp(0, 1))
+    return masks
+
+
 def augment(pairs: Tensor, draw: torch.Generator) -> Tensor:
     """Flip, crop, tilt and recolour floats (N, K, 3, H, W): the same way for the K pictures of a pair."""
-    n, looks = pairs.shape[:2]
-    grid = F.affine_grid(_frames(n, draw).to(pairs.device), list(pairs[:, 0].shape), align_corners=False)
-    pictures, grids = pairs.flatten(0, 1), grid.repeat_interleave(looks, 0)
+    return recolour(reframe(pairs, frames(len(pairs), draw)), draw).clamp(-1, 1)
+
+
+def reframe(pairs: Tensor, maps: Tensor) -> Tensor:
+    """Flip, crop and tilt (N, K, C, H, W) by maps (N, 2, 3)."""
+    grid = F.affine_grid(maps.to(pairs.device), list(pairs[:, 0].shape), align_corners=False)
+    pictures, grids = pairs.flatten(0, 1), grid.repeat_interleave(pairs.shape[1], 0)
     framed = F.grid_sample(pictures, grids, mode="bicubic", padding_mode="reflection", align_corners=False)
-    return recolour(framed.view_as(pairs), draw).clamp(-1, 1)
+    return framed.view_as(pairs)
 
 
-def _frames(n: int, draw: torch.Generator) -> Tensor:
-    """Return the maps (N, 2, 3) from the new picture to the old one, both in -1…1."""
+def frames(n: int, draw: torch.Generator) -> Tensor:
+    """Draw maps (N, 2, 3) from the new picture to the old one, both in -1…1."""
     cropped = (torch.rand(n, generator=draw) >= WHOLE_SHARE).float()
     side = 1 - cropped * torch.rand(n, generator=draw) * (1 - SMALLEST_CROP)
     tilt = cropped * (torch.rand(n, generator=draw) * 2 - 1) * TILT

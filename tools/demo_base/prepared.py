@@ -11,14 +11,15 @@ from diffusers import AutoencoderKLQwenImage
 from torch import Tensor
 
 from realchar.engine import still_vae
-from tools.demo_base import architecture, embeddings, latents, pairs, train_lora
+from tools.demo_base import architecture, embeddings, latents, pair_files, pairs, train_lora
+from tools.demo_base.latents import Cache
 from tools.demo_base.validate import Watched, watch
 
 LATENT_REPEATS = 48  # passes over the pairs in the latent cache, all but the first augmented
 WATCHED = 64  # training pairs that are watched
 VALIDATION = 32  # the last of the training pairs, kept out of the training to choose between versions
 
-Prepared = tuple[Tensor, dict[str, Tensor], list[Watched]]
+Prepared = tuple[Cache, dict[str, Tensor], list[Watched]]
 
 
 def options_parser(text: str | None) -> argparse.ArgumentParser:
@@ -45,15 +46,15 @@ def options_parser(text: str | None) -> argparse.ArgumentParser:
 
 
 def training_files(options: argparse.Namespace) -> list[Path]:
-    return pairs.training(options.pairs, options.more)[:-VALIDATION][: options.limit]
+    return pair_files.training(options.pairs, options.more)[:-VALIDATION][: options.limit]
 
 
 def validation_files(options: argparse.Namespace) -> list[Path]:
-    return pairs.training(options.pairs, options.more)[-VALIDATION:][: options.limit]
+    return pair_files.training(options.pairs, options.more)[-VALIDATION:][: options.limit]
 
 
 def test_files(options: argparse.Namespace) -> list[Path]:
-    return pairs.held_out(options.pairs)[: options.limit]
+    return pair_files.held_out(options.pairs)[: options.limit]
 
 
 def load_vae(base: Path, device: torch.device) -> AutoencoderKLQwenImage:
@@ -64,14 +65,21 @@ def load_vae(base: Path, device: torch.device) -> AutoencoderKLQwenImage:
     return vae.to(device).eval().requires_grad_(False)
 
 
-def stand_in(device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+def stand_in(device: torch.device) -> tuple[Cache, dict[str, Tensor]]:
     """Return random latents and embeddings of the shapes to come, for the compiler."""
     draw = torch.Generator().manual_seed(0)
     side, width = 32, architecture.TEXT_WIDTH
-    cache = torch.randn(1, 8, 3, architecture.VAE["z_dim"], side, side, generator=draw)
+    looks = torch.randn(1, 8, 3, architecture.VAE["z_dim"], side, side, generator=draw)
+    cache = Cache(looks.bfloat16(), (torch.rand(1, 8, 1, side, side, generator=draw) > 0.97).bfloat16())
     lengths = {prompt: 210 + 9 * index for index, prompt in enumerate(embeddings.PROMPT_LIST)}
     embeds = {prompt: torch.randn(4, length, width, generator=draw) for prompt, length in lengths.items()}
-    return cache.bfloat16().to(device), {prompt: values.bfloat16().to(device) for prompt, values in embeds.items()}
+    return cache.to(device), {prompt: values.bfloat16().to(device) for prompt, values in embeds.items()}
+
+
+def read_with_eyes(files: list[Path], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the pairs as uint8 (N, 2, 3, H, W) and the spots of their eyes (N, 1, H, W)."""
+    pixels = pairs.read(files)
+    return pixels.to(device), pairs.spots(pair_files.eyes(files), pixels.shape[-1]).to(device)
 
 
 def prepare(options: argparse.Namespace, device: torch.device, scratch: Path) -> Prepared:
@@ -79,22 +87,22 @@ def prepare(options: argparse.Namespace, device: torch.device, scratch: Path) ->
     files = training_files(options)
     processes = embeddings.start(options.out, options.pairs, scratch, min(embeddings.POOL, len(files)))
     vae = load_vae(options.out, device)
-    pixels = pairs.read(files).to(device)
+    pixels, spots = read_with_eyes(files, device)
     others = {"validation": validation_files(options), "held out": test_files(options)}
     with still_vae.planar():
         repeats = LATENT_REPEATS if device.type == "cuda" else 2
-        cache = latents.latent_cache(pixels, vae, repeats, half_way=options.base_seconds > 0)
+        cache = latents.latent_cache(pixels, spots, vae, repeats, half_way=options.base_seconds > 0)
         watched = []
         for name, some in others.items():
-            unseen = pairs.read(some).to(device)
-            watched.append(watch(name, unseen, latents.latent_cache(unseen, vae, 1)[0]))
-        watched.append(watch("training", pixels[:WATCHED], cache[0, :WATCHED]))
+            unseen, eyes = read_with_eyes(some, device)
+            watched.append(watch(name, unseen, eyes, latents.latent_cache(unseen, eyes, vae, 1).latents[0]))
+        watched.append(watch("training", pixels[:WATCHED], spots[:WATCHED], cache.latents[0, :WATCHED]))
     return cache, embeddings.join(processes, scratch, device), watched
 
 
 def load(path: Path, device: torch.device) -> Prepared:
     cache, embeds, watched = torch.load(path, map_location=device, weights_only=True)
-    return cache, embeds, [Watched(*some) for some in watched]
+    return Cache(*cache), embeds, [Watched(*some) for some in watched]
 
 
 def main() -> None:
@@ -106,7 +114,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as scratch:
         cache, embeds, watched = prepare(options, device, Path(scratch))
-    torch.save((cache, embeds, [tuple(some) for some in watched]), options.prepared)
+    torch.save((tuple(cache), embeds, [tuple(some) for some in watched]), options.prepared)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from tools.demo_base import architecture, build, latents, lessons, pairs, prepar
 from tools.demo_base.train_transformer import Trainer, initialise, train
 from tools.demo_base.validate import Validation
 
-REPORT_EVERY = 200.0  # seconds
+REPORT_EVERY = 300.0  # seconds
 
 
 class Studio:
@@ -111,7 +111,7 @@ class Studio:
             if process.wait():
                 raise SystemExit("The pairs could not be prepared; the message is above.")
             trainer.cache, trainer.embeds, watched = prepared.load(cache, self.device)
-        self.say(f"latents {tuple(trainer.cache.shape)}")
+        self.say(f"latents {tuple(trainer.cache.latents.shape)}")
         return trainer, Validation(prepared.load_vae(self.out, self.device), watched)
 
     def base(self, trainer: Trainer, validation: Validation, added: dict[str, train_lora.LoraLinear]) -> None:
@@ -146,7 +146,8 @@ class Studio:
         if self.options.from_version:
             train_lora.restore(added, self.options.from_version)
             done = trailing_number(self.options.from_version.stem) or 0
-        trainer.start(lessons.ADAPTER, train_lora.factors_of(added))
+        lesson = lessons.GOING_ON if self.options.from_version else lessons.ADAPTER
+        trainer.start(lesson, train_lora.factors_of(added))
         reports = Every(REPORT_EVERY)
 
         def write(step: int) -> None:
@@ -157,8 +158,10 @@ class Studio:
             with (folder / "score.txt").open("a", encoding="utf-8") as scores:
                 scores.write(f"{path.name} {score:.3f}\n")
 
-        def mark(_step: int, _past: float) -> None:
+        def mark(step: int, _past: float) -> None:
             if reports.due(self.past()):
+                with trainer.averaged():  # a training that is stopped can go on from it
+                    train_lora.save(added, step, self.out / "unfinished")
                 validation.report(trainer)
 
         for version in (version for version in self.options.versions if version.steps > done):

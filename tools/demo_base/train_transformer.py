@@ -20,10 +20,12 @@ from realchar.engine.families import qwen_image_edit as engine
 from tools.demo_base.embeddings import KEEP, UNCONDITIONAL
 from tools.demo_base.fused import compile_blocks
 from tools.demo_base.graphs import StepGraphs
+from tools.demo_base.latents import Cache
 from tools.demo_base.lessons import GRIDS, Batch, Kind, Lesson, draw_batch, draw_kind
 from tools.demo_base.pairs import blur
 
 EMA = 0.999
+EYES_WEIGHT = 8.0  # on the loss, times the picture's mean
 DETAIL_SIGMA, DETAIL_MOST = 1.0, 4.0  # latent pixels; times the picture's mean
 SETTLED_BELOW = 0.9  # sigma; above it, the target is the photo itself
 SETTLED_SIGMA = 1.5  # latent pixels, each 8 of the picture: what is coarser is settled
@@ -39,16 +41,16 @@ def unpack(tokens: Tensor, latents: Tensor) -> Tensor:
     return engine.unpack(tokens, (1, latents.shape[-2] // 2, latents.shape[-1] // 2))
 
 
-def emphasis(source: Tensor) -> Tensor:
-    """Return how much each token of references (N, C, h, w) counts in the loss: (N, T, 1), of mean 1.
+def emphasis(source: Tensor, eyes: Tensor) -> Tensor:
+    """Return how much each token of references (N, C, h, w), eyes (N, 1, h, w), counts in the loss: (N, T, 1).
 
-    Half of it goes by the reference's detail: eyes and hair are small, and a plain background is soon learnt. Weights
-    that depend on the reference alone leave the flow's optimum where it is.
+    Their mean is 1, and what the eyes get on top. Half of it goes by the reference's detail: hair is fine, and a plain
+    background is soon learnt. Weights that depend on the scene alone leave the flow's optimum where it is.
     """
     detail = pack(source - blur(source, DETAIL_SIGMA)).abs().mean(-1, keepdim=True)
     detail = detail + 1e-3  # a blank reference is everywhere alike
     detail = (detail / detail.mean(1, keepdim=True)).clamp(max=DETAIL_MOST)
-    return 0.5 + 0.5 * detail / detail.mean(1, keepdim=True)
+    return 0.5 + 0.5 * detail / detail.mean(1, keepdim=True) + EYES_WEIGHT * pack(eyes).mean(-1, keepdim=True)
 
 
 def initialise(transformer: QwenImageTransformer2DModel) -> None:
@@ -62,17 +64,17 @@ def initialise(transformer: QwenImageTransformer2DModel) -> None:
 
 
 class Trainer:
-    """Latents (R, N, 3, C, h, w) and embeddings by prompt, on the device, with the state of one training.
+    """Latents and embeddings by prompt, on the device, with the state of one training.
 
     All parameters of `net` have gradients all the time, also those that a lesson leaves as they are: so the compiled
     blocks serve every lesson.
     """
 
     def __init__(
-        self, net: QwenImageTransformer2DModel, cache: Tensor, embeds: dict[str, Tensor], compiled: bool = False
+        self, net: QwenImageTransformer2DModel, cache: Cache, embeds: dict[str, Tensor], compiled: bool = False
     ) -> None:
         self.net, self.cache, self.embeds, self.compiled = net.requires_grad_(True), cache, embeds, compiled
-        self.device = cache.device
+        self.device = cache.latents.device
         self.draw = torch.Generator().manual_seed(3)
         self.marks: dict[tuple[int, int], Tensor] = {}
         if compiled:
@@ -85,7 +87,7 @@ class Trainer:
         self.buffers: dict[tuple[int, int], Batch] = {}
         self.graphs = StepGraphs(self.device)
         self.rate = torch.tensor(0.0, device=self.device)
-        cuda = self.cache.is_cuda
+        cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
             parameters, lr=self.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=cuda, capturable=cuda
         )
@@ -144,7 +146,7 @@ class Trainer:
 
     def loss(self, kind: Kind, batch: Batch) -> Tensor:
         """Return the loss of a step: the photo prompt on all rows, the second prompt on the first M."""
-        weight = emphasis(batch.source)
+        weight = emphasis(batch.source, batch.eyes)
         s, m = batch.sigma.view(-1, 1, 1, 1), len(batch.stays)
         embeds = self.embeds[kind.first][batch.pictures[0]]
         aim = self.settle(batch, embeds) if self.lesson.settled else batch.target
@@ -164,11 +166,17 @@ class Trainer:
 
     @torch.no_grad()
     def settle(self, batch: Batch, embeds: Tensor) -> Tensor:
-        """Return the targets with their coarse part drawn to the mean that the model expects: see `Lesson.settled`."""
-        velocity = self.predict(batch.noise, batch.source, torch.ones_like(batch.sigma), embeds)
-        expected = batch.noise - unpack(velocity, batch.noise)
-        share = self.lesson.settled * (batch.sigma < SETTLED_BELOW).float().view(-1, 1, 1, 1)
-        return batch.target - share * blur(batch.target - expected, SETTLED_SIGMA)
+        """Return the targets drawn to the mean that the model expects, coarse parts and eyes: see `Lesson.settled`.
+
+        What it expects is asked with another row's noise: what leaks of it must not agree with the row's own.
+        """
+        noise = batch.noise.roll(1, 0)
+        velocity = self.predict(noise, batch.source, torch.ones_like(batch.sigma), embeds)
+        surprise = batch.target - noise + unpack(velocity, noise)
+        settled = torch.lerp(
+            self.lesson.settled * blur(surprise, SETTLED_SIGMA), self.lesson.settled_eyes * surprise, batch.eyes
+        )
+        return batch.target - (batch.sigma < SETTLED_BELOW).float().view(-1, 1, 1, 1) * settled
 
     def update(self, kind: Kind, batch: Batch) -> Tensor:
         """Take one optimizer step; everything here can be recorded."""

@@ -23,11 +23,12 @@ STEPS = 20
 
 
 class Watched(NamedTuple):
-    """Pairs to watch: their latents (N, 3, C, h, w), float32, and photos (N, 3, H, W) in -1…1."""
+    """Pairs to watch: latents (N, 3, C, h, w), float32, photos (N, 3, H, W) in -1…1, spots of the eyes (N, 1, H, W)."""
 
     name: str
     latents: Tensor
     photos: Tensor
+    spots: Tensor
 
 
 class Validation:
@@ -39,7 +40,7 @@ class Validation:
 
     @torch.inference_mode()
     def report(self, trainer: Trainer, sheet: Path | None = None) -> float:
-        """Print the flow loss, PSNR in dB and the gradient energy over the photo's, for each set; returns the first PSNR.
+        """Print the flow loss, PSNR in dB (all, eyes) and the gradient energy over the photo's, for each set; returns the first PSNR.
 
         `sheet` is a file for some pictures of the first set: drawing, sample and photo in rows.
         """
@@ -49,9 +50,10 @@ class Validation:
                 loss = self._flow_loss(trainer, watched)
                 pixels = self._sample(trainer, watched.latents[:, DRAWING])
                 found.append(float(psnr(pixels, watched.photos, span=2).mean()))
+                eyes = psnr(pixels, watched.photos, span=2, weight=watched.spots)
                 ratio = gradient_energy(pixels) / gradient_energy(watched.photos)
                 print(
-                    f"  {watched.name}: flow {loss:.4f} PSNR {found[-1]:.2f} gradient ratio {ratio.mean():.3f}",
+                    f"  {watched.name}: flow {loss:.4f} PSNR {found[-1]:.2f} eyes {eyes.mean():.2f} gradient ratio {ratio.mean():.3f}",
                     flush=True,
                 )
                 if sheet and watched is self.watched[0]:
@@ -95,6 +97,6 @@ class Validation:
         return embeds[torch.arange(count, device=embeds.device) % len(embeds)]
 
 
-def watch(name: str, pixels: Tensor, latents: Tensor) -> Watched:
-    """Watch uint8 pairs (N, 2, 3, H, W) with their clean latents (N, 3, C, h, w)."""
-    return Watched(name, latents.float(), data.normalise(pixels[:, 1]))
+def watch(name: str, pixels: Tensor, spots: Tensor, latents: Tensor) -> Watched:
+    """Watch uint8 pairs (N, 2, 3, H, W), spots of their eyes (N, 1, H, W), with their clean latents (N, 3, C, h, w)."""
+    return Watched(name, latents.float(), data.normalise(pixels[:, 1]), spots)

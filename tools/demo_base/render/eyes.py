@@ -26,7 +26,7 @@ class Eyeball:
 
 def build(vertices: Array, head: Head, camera: Array, drawn: bool) -> Eyeball:
     """Fit an eyeball to vertices (k, 3) that looks at the camera (3,); a drawn one is enlarged like the lids."""
-    centre, radius = _sphere(vertices)
+    centre, radius = sphere(vertices)
     gaze = _gaze(head, centre, camera)
     right = unit(np.cross(head.up, gaze))
     up = np.cross(gaze, right)
@@ -43,7 +43,7 @@ def build(vertices: Array, head: Head, camera: Array, drawn: bool) -> Eyeball:
     return Eyeball(points, _quads(len(polar)), local)
 
 
-def _sphere(vertices: Array) -> tuple[Array, float]:
+def sphere(vertices: Array) -> tuple[Array, float]:
     """Fit a sphere by least squares: |x|² = 2c·x + (r² - |c|²)."""
     rows = np.column_stack([2 * vertices, np.ones(len(vertices))])
     solution = np.linalg.lstsq(rows, (vertices**2).sum(1), rcond=None)[0]
