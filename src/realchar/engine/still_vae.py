@@ -6,8 +6,10 @@ Before its only frame such a convolution sees nothing but zeros, so of its kerne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKLQwenImage
 from diffusers.models.autoencoders import autoencoder_kl_qwenimage as stock
 from torch import Tensor
+
+from realchar.engine.tiling import Reach, Tile, run_tiled
 
 
 def planar_conv(self: Any, x: Tensor, _cache: Tensor | None = None) -> Tensor:
@@ -46,14 +50,78 @@ def planar() -> Iterator[None]:
         conv.forward, norm.forward = before
 
 
-def encode(vae: AutoencoderKLQwenImage, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and log variance (N, C, h, w) of pixels (N, 3, H, W)."""
-    pixels = pixels.to(memory_format=torch.channels_last)
-    mean, log_variance = vae.quant_conv(vae.encoder(pixels.unsqueeze(2))).squeeze(2).chunk(2, 1)
+def encode(vae: AutoencoderKLQwenImage, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
+    """Return mean and log variance (N, C, h, w) of pixels (N, 3, H, W); tiled up to the middle block if asked for."""
+    encoder, ratio = vae.encoder, vae.spatial_compression_ratio
+
+    def begin(x: Tensor) -> Tensor:
+        x = encoder.conv_in(x)
+        for block in encoder.down_blocks:
+            x = block(x)
+        return x
+
+    x = pixels.to(memory_format=torch.channels_last).unsqueeze(2)
+    if tile is None:
+        x = begin(x)
+    else:
+        x = run_tiled(begin, x, (tile[0] * ratio, tile[1] * ratio), encoder_reach(vae), shrink=ratio)
+    x = encoder.conv_out(encoder.nonlinearity(encoder.norm_out(encoder.mid_block(x))))
+    mean, log_variance = vae.quant_conv(x).squeeze(2).chunk(2, 1)
     return mean, log_variance.clamp(-20, 5)
 
 
-def decode(vae: AutoencoderKLQwenImage, latents: Tensor) -> Tensor:
-    """Return pixels (N, 3, H, W) of latents (N, C, h, w), not yet clamped."""
-    pixels: Tensor = vae.decoder(vae.post_quant_conv(latents.unsqueeze(2))).squeeze(2)
-    return pixels
+def decode(vae: AutoencoderKLQwenImage, latents: Tensor, tile: Tile | None = None) -> Tensor:
+    """Return pixels (N, 3, H, W) of latents (N, C, h, w), not yet clamped; tiled from the middle block on if asked for."""
+    decoder = vae.decoder
+
+    def finish(x: Tensor) -> Tensor:
+        for block in decoder.up_blocks:
+            x = block(x)
+        output: Tensor = decoder.conv_out(decoder.nonlinearity(decoder.norm_out(x)))
+        return output
+
+    x = decoder.mid_block(decoder.conv_in(vae.post_quant_conv(latents.unsqueeze(2))))
+    if tile is None:
+        return finish(x).squeeze(2)
+    return run_tiled(finish, x, tile, decoder_reach(vae), enlarge=vae.spatial_compression_ratio).squeeze(2)
+
+
+def encoder_reach(vae: AutoencoderKLQwenImage) -> Reach:
+    """Return how many pixels what the middle block is given depends on, around a pixel's own latent.
+
+    A convolution that halves the size pads below and to the right only, so it looks one pixel further there.
+    """
+    before = after = _radius(vae.encoder.conv_in)
+    scale = 1
+    for block in vae.encoder.down_blocks:
+        if isinstance(block, stock.QwenImageResample):
+            after += scale * 2 * _radius(block.resample[1]) - scale
+            scale *= 2
+        else:
+            before += scale * _residual_radius(block)
+            after += scale * _residual_radius(block)
+    return Reach(before, after)
+
+
+def decoder_reach(vae: AutoencoderKLQwenImage) -> Reach:
+    """Return how many latents a pixel depends on after the middle block, on each side."""
+    reach, scale = Fraction(0), 1
+    for block in vae.decoder.up_blocks:
+        reach += Fraction(sum(map(_residual_radius, block.resnets)), scale)
+        if block.upsamplers is not None:
+            scale *= 2
+            reach += Fraction(_radius(block.upsamplers[0].resample[1]), scale)
+    reach += Fraction(_radius(vae.decoder.conv_out), scale)
+    return Reach(math.ceil(reach), math.ceil(reach))
+
+
+def _radius(conv: Any) -> int:
+    radius: int = conv.kernel_size[-1] // 2
+    return radius
+
+
+def _residual_radius(block: Any) -> int:
+    """Return the reach of a residual block; one that looks everywhere can't be tiled, and this family has none here."""
+    if not isinstance(block, stock.QwenImageResidualBlock):
+        raise TypeError(f"{type(block).__name__} outside the middle block has no finite reach; run it untiled.")
+    return _radius(block.conv1) + _radius(block.conv2)
