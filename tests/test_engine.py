@@ -17,7 +17,7 @@ from realchar.catalog import load_base
 from realchar.engine.pipeline import Engine
 from realchar.engine.preview import fit_preview, render_preview
 from realchar.errors import InvalidInput, ModelError, OutOfMemory, ResultError
-from realchar.schema import Decoded, EditRequest, Event, Stage, Step, Tick
+from realchar.schema import Decoded, Degraded, EditRequest, Event, Planned, Stage, Step, Tick
 from tests.tiny import DEMO, DEVICE, copy_base
 
 REQUEST = EditRequest(prompt="Transform the image into a realistic photograph.", steps=3, cfg=3.0, seed=1)
@@ -134,7 +134,7 @@ def test_nan_latents_are_no_result(engine: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_flat_picture_is_no_result(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.family, "decode", lambda latents: torch.full((1, 3, SIZE[1], SIZE[0]), 0.25))
+    monkeypatch.setattr(engine.family, "decode", lambda latents, tile: torch.full((1, 3, SIZE[1], SIZE[0]), 0.25))
     with pytest.raises(ResultError, match="single colour") as caught:
         run(engine)
     assert caught.value.code == "flat"
@@ -154,6 +154,40 @@ def test_out_of_memory_is_a_sentence_at_every_stage(
     assert caught.value.__context__ is None  # the old error would keep the tensors alive
     monkeypatch.undo()
     assert isinstance(run(engine)[-1], Decoded)
+
+
+@pytest.mark.parametrize("stage", ["encode_image", "decode"])
+def test_tiles_get_smaller_until_the_picture_fits(engine: Engine, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    large = (192, 128)  # 16 rows of 24 latents
+    whole = result(list(engine.run(REQUEST, picture(large), (0, 0, *large), [])))
+    original, tried = getattr(engine.family, stage), []
+
+    def fail_twice(given: Any, tile: Any) -> Any:
+        tried.append(tile)
+        if len(tried) < 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(given, tile)
+
+    monkeypatch.setattr(engine.family, stage, fail_twice)
+    events = list(engine.run(REQUEST, picture(large), (0, 0, *large), []))
+    given_up = [event for event in events if isinstance(event, Degraded)]
+    assert tried == [None, (16, 12), (8, 12)]
+    assert [(event.code, event.args) for event in given_up] == [("vae_tiles", {"tiles": n}) for n in (2, 4)]
+    assert given_up[1].text == "the picture is now done in 4 tiles"
+    assert np.abs(result(events).astype(int) - whole).max() <= 1
+
+
+def test_tiles_as_asked_give_the_same_picture_and_are_told(engine: Engine) -> None:
+    whole, tiled = run(engine), run(engine, replace(REQUEST, tile=64))
+    counts = [next(event.vae_tiles for event in events if isinstance(event, Planned)) for events in (whole, tiled)]
+    assert counts == [1, 2]  # 96x64 pixels
+    assert np.abs(result(whole).astype(int) - result(tiled)).max() <= 1
+
+
+def test_little_memory_means_tiles(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realchar.engine.pipeline.free_bytes", lambda _: 1_000_000)
+    plan = next(event for event in run(engine) if isinstance(event, Planned))
+    assert plan.vae_tiles > 1
 
 
 def test_unusable_devices_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
+from realchar import results
 from realchar.errors import InvalidInput, StorageError
 from realchar.results import (
     check_target,
@@ -163,3 +165,7 @@ def test_stamped_uses_the_block(tmp_path: Path) -> None:
     image = picture()
     after = stamped(image, parameters(REQUEST, image.size, FACTS))
     assert after.size == image.size and not np.array_equal(np.asarray(after), np.asarray(image))
+
+
+def test_every_setting_is_looked_at_when_a_result_is_read() -> None:
+    assert list(results._KINDS) == [field.name for field in dataclasses.fields(EditRequest)]

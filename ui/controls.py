@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from realchar.service import Service
 
 
+TILE_SIDES = (128, 256, 512, 1024)  # pixels
+
 Control = gr.Radio | gr.Dropdown | gr.Slider | gr.Number | gr.Textbox | gr.Checkbox
 
 
@@ -32,6 +34,7 @@ class Controls:
     prompt_set: gr.Radio
     prompt: gr.Textbox
     negative: gr.Textbox
+    tile: gr.Dropdown
     stamp: gr.Checkbox
 
     def all(self) -> list[Control]:
@@ -80,8 +83,18 @@ def build(service: Service) -> Controls:
         )
         prompt = _text("prompt", PROMPTS["base"])
         negative = _text("negative", NEGATIVE, info=T["set.negative.info"])
+    with gr.Accordion(T["set.memory"], open=False, elem_id="rc-memory"):
+        tile = gr.Dropdown(
+            [(T["set.tile.auto"], 0), *((T["set.tile.px"].format(px=side), side) for side in TILE_SIDES)],
+            value=0,
+            label=T["set.tile"],
+            info=T["set.tile.info"],
+            filterable=False,
+            interactive=True,
+            elem_id="rc-f-tile",
+        )
     stamp = gr.Checkbox(True, label=T["set.stamp"], interactive=True, container=False, elem_id="rc-f-stamp")
-    controls = Controls(chips, lora, strength, cfg, steps, seed, size, prompt_set, prompt, negative, stamp)
+    controls = Controls(chips, lora, strength, cfg, steps, seed, size, prompt_set, prompt, negative, tile, stamp)
     _wire(controls)
     return controls
 

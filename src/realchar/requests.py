@@ -14,6 +14,7 @@ from realchar.schema import EditRequest, SizePolicy
 
 MAX_SEED = 2**32 - 1
 RANDOM_SEED = -1
+TILES = (64, 4096)  # pixels of a tile's side
 MAX_PROMPT = 4000  # characters; the text encoder's own limit is 1024 tokens
 
 
@@ -42,6 +43,8 @@ def check_values(request: EditRequest) -> None:
         _check_range("seed", request.seed, 0, MAX_SEED, ", or -1 for a random one,")
     if request.long_edge is not None:
         _check_range("long_edge", request.long_edge, 32, 4096)
+    if request.tile is not None:
+        _check_range("tile", request.tile, *TILES)
     for ref in request.loras:
         _check_range("strength", ref.strength, -2, 2)
         check_text("weights", ref.name)
@@ -57,7 +60,14 @@ def check_values(request: EditRequest) -> None:
         raise InvalidInput("prompt", "The prompt is empty; say what to do with the picture.")
 
 
-_LABELS = {"steps": "Steps", "cfg": "CFG", "seed": "Seed", "long_edge": "Long edge", "strength": "Strength"}
+_LABELS = {
+    "steps": "Steps",
+    "cfg": "CFG",
+    "seed": "Seed",
+    "long_edge": "Long edge",
+    "tile": "Tile",
+    "strength": "Strength",
+}
 
 
 def _check_range(name: str, value: float, low: float, high: float, more: str = "") -> None:

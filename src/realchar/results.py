@@ -173,6 +173,21 @@ def _block(image: Image.Image) -> str | None:
     return comment[len(_UNICODE) :].decode("utf-16-be", "replace").partition(f"\n{CHUNK}: ")[2]
 
 
+_KINDS: dict[str, Any] = {
+    "prompt": str,
+    "negative_prompt": str,
+    "steps": int,
+    "cfg": (int, float),
+    "seed": int,
+    "size": str,
+    "long_edge": (int, type(None)),
+    "tile": (int, type(None)),
+    "loras": tuple,
+    "preset": str,
+    "stamp": bool,
+}
+
+
 def read_request(file: Path) -> EditRequest | None:
     """Return the settings that a result was made with; None when it has none, or ones of the wrong kinds."""
     params = read_params(file)
@@ -180,8 +195,7 @@ def read_request(file: Path) -> EditRequest | None:
         return None
     try:
         request = EditRequest.from_json(params["request"])
-        kinds: tuple[Any, ...] = (str, str, int, (int, float), int, str, (int, type(None)), tuple, str, bool)
-        values = vars(request).values()
-        return request if all(isinstance(v, kind) for v, kind in zip(values, kinds, strict=True)) else None
+        values = vars(request)
+        return request if all(isinstance(values[name], kind) for name, kind in _KINDS.items()) else None
     except (TypeError, KeyError, AttributeError):
         return None

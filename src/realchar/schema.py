@@ -32,6 +32,7 @@ class EditRequest:
     seed: int = 0
     size: SizePolicy = "safe"
     long_edge: int | None = None  # a tighter limit than the base's own, in pixels
+    tile: int | None = None  # pixels of the side of the VAE's tiles; None: as large as memory allows
     loras: tuple[LoraRef, ...] = ()
     preset: str = "custom"
     stamp: bool = True
@@ -146,11 +147,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Degraded:
-    """Something was given up so that the job can go on; `code` and `args` say what and why."""
+    """Something was given up so that the job can go on; `code` and `args` say what and why, `text` says it in English."""
 
     kind = "degraded"
     code: str
     args: dict[str, Any]
+    text: str
 
 
 @dataclass(frozen=True)

@@ -480,11 +480,15 @@ def test_form_reaches_the_job(open_page: Any, url: str) -> None:
     page.get_by_role("option", name="v8500 · newest").click()
     page.locator("#rc-f-strength input[type=number]").fill("0.65")
     page.locator("#rc-f-seed input").fill("4242")
+    page.get_by_role("button", name="Memory").click()
+    page.locator("#rc-f-tile input").click()
+    page.get_by_role("option", name="128 pixels").click()
     page.get_by_label("Stamp the settings").uncheck()
     convert(page)
     wait_done(page)
     request = page.request.get(f"{url}/api/jobs").json()[0]["request"]
     wanted = {"steps": 12, "cfg": 5, "seed": 4242, "size": "safe", "long_edge": 288, "stamp": False, "preset": "draft"}
+    wanted["tile"] = 128
     assert {key: request[key] for key in wanted} == wanted
     assert request["loras"] == [{"name": "AnythingtoRealCharacters2511_0008500", "strength": 0.65}]
     expect(page.locator(".rc-clean")).to_be_hidden()

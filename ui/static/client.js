@@ -116,7 +116,7 @@
   const strengthFor = (version) => ({ __type__: "update", interactive: Boolean(version) && version !== boot.none });
   const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
-  const FIELD_OF = { steps: "steps", cfg: "cfg", seed: "seed", size: "size", long_edge: "size", prompt: "prompt", prompt_long: "prompt", strength: "strength", weights_unknown: "lora" };
+  const FIELD_OF = { steps: "steps", cfg: "cfg", seed: "seed", size: "size", long_edge: "size", tile: "tile", prompt: "prompt", prompt_long: "prompt", strength: "strength", weights_unknown: "lora" };
   function clearFieldErrors() {
     document.querySelectorAll(".rc-field-error").forEach((element) => element.remove());
     if (parts.go) tell(one(parts.go, ".rc-error"), "");
@@ -125,7 +125,7 @@
     const field = document.querySelector(`#rc-f-${FIELD_OF[error.code] ?? ""}`);
     if (!field) return tell(one(parts.go, ".rc-error"), error.message);
     foldSettings(true);
-    field.closest("#rc-prompts")?.querySelector(":scope > button:not(.open)")?.click();
+    field.closest("#rc-prompts, #rc-memory")?.querySelector(":scope > button:not(.open)")?.click();
     field.append(make("p", { className: "rc-error rc-field-error", role: "alert", textContent: error.message }));
     field.scrollIntoView({ block: "center" });
   }
@@ -148,6 +148,7 @@
       cfg: form.cfg,
       seed: form.seed ?? -1,
       ...boot.sizes[form.size],
+      tile: form.tile || null,
       loras: form.lora === boot.none || !form.lora ? [] : [{ name: form.lora, strength: form.strength }],
       preset: form.preset,
       stamp: form.stamp,
@@ -524,7 +525,10 @@
     say(button, job.cancelling ? T["run.cancelling"] : T["run.cancel"]);
     drawTimes();
   }
-  const planText = (plan) => plan ? t(plan.resident === plan.blocks ? "run.plan.all" : "run.plan.text", plan) : "";
+  const planText = (plan) => plan ? [
+    t(plan.resident === plan.blocks ? "run.plan.all" : "run.plan.text", plan),
+    ...(plan.vae_tiles > 1 ? [t("run.plan.tiles", { n: plan.vae_tiles })] : []),
+  ].join(" · ") : "";
   function drawTimes() {
     const job = jobs.get(state.focus), said = job && live.get(job.id);
     const line = one(parts.stage, ".rc-time");

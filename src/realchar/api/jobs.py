@@ -54,6 +54,7 @@ class Submit(BaseModel):
     seed: Whole = -1
     size: SizePolicy = "safe"
     long_edge: Whole | None = None
+    tile: Whole | None = None
     loras: list[Lora] = Field(default_factory=list)
     preset: str = Field("custom", max_length=40)
     stamp: bool = True

@@ -20,7 +20,19 @@ from realchar.machine import prepare_engine_process
 from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset
 from realchar.requests import checked, prepare_options
 from realchar.results import check_target
-from realchar.schema import EditRequest, Event, LoraRef, Planned, Prepared, Saved, Stage, Step, Tick, event_json
+from realchar.schema import (
+    Degraded,
+    EditRequest,
+    Event,
+    LoraRef,
+    Planned,
+    Prepared,
+    Saved,
+    Stage,
+    Step,
+    Tick,
+    event_json,
+)
 from realchar.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,6 +73,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=PROMPTS["base"], metavar="T")
     parser.add_argument("--negative", default=NEGATIVE, metavar="T")
     parser.add_argument("--size", choices=("safe", "native"), help="default: the preset's")
+    parser.add_argument(
+        "--tile", type=int, metavar="PX", help="decode and encode in tiles of this side; default: by the free memory"
+    )
     parser.add_argument("--no-stamp", action="store_true", help="write only the clean picture, under the asked name")
     parser.add_argument("--base", metavar="PATH", help="a diffusers folder; default: the embedded demo base")
     parser.add_argument("--json", action="store_true", help="write events as JSON lines to standard output")
@@ -81,6 +96,7 @@ def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) 
         seed=args.seed,
         size=args.size or preset.size,
         long_edge=preset.long_edge,
+        tile=args.tile,
         loras=() if name == "none" else (LoraRef(name, args.strength),),
         preset=preset.name,
         stamp=not args.no_stamp,
@@ -160,7 +176,10 @@ class Terminal:
         elif isinstance(event, Planned):
             whole = event.resident == event.blocks
             share = "all weights in memory" if whole else f"{event.resident}/{event.blocks} blocks in memory"
-            self.line(f"Runs on {event.device} in {event.dtype}, {share}")
+            tiles = f", VAE in {event.vae_tiles} tiles" if event.vae_tiles > 1 else ""
+            self.line(f"Runs on {event.device} in {event.dtype}, {share}{tiles}")
+        elif isinstance(event, Degraded):
+            self.line(f"  · Memory was short: {event.text}")
         elif isinstance(event, Step) and self.live:
             done = round(24 * event.i / event.n)
             bar = "█" * done + "░" * (24 - done)

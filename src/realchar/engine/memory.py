@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from realchar.catalog import BaseInfo
+from realchar.engine import tiling
+from realchar.engine.tiling import Tile
 
 # Upper bounds in bfloat16, measured on an H200 with the full-size architecture (tools/calibrate_memory.py, docs/log.md).
 # Bytes of activations for each token and each channel of the transformer above its weights: 37.4 from 512x512 on.
 ACTIVATION_BYTES = 40
-# Bytes for each pixel and each channel of the VAE's finest level at the peak of the untiled decode: 44.2 to 45.4.
-DECODE_BYTES = 46
+# Bytes for each pixel and each channel of the VAE's finest level, of the part that is tiled. Live tensors counted
+# (tests/test_memory.py): 10.2 decoding, 8.2 encoding; kernels take a fifth more of the stock decode (44 measured, 36
+# counted); the rest is kept back until these too are measured on a graphics card.
+DECODE_BYTES = 15
+ENCODE_BYTES = 12
+VAE_SHARE = 0.9  # of the free memory, for decoding or encoding
 # What the process takes before any weight: the CUDA context (0.65 GB), or Python with torch in RAM.
 PROCESS_BYTES = 700_000_000
-PIXELS_PER_TOKEN = 16 * 16  # 8x8 pixels a latent, 2x2 latents a token
+PIXELS_PER_LATENT = 8 * 8
+PIXELS_PER_TOKEN = 16 * 16  # 2x2 latents a token
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,22 @@ class Footprint:
     def of(cls, base: BaseInfo, *, on_gpu: bool) -> Footprint:
         return cls(base.weight_bytes, base.width, base.vae_width, on_gpu)
 
+    @property
+    def precision(self) -> int:
+        """Return how many times the bytes of bfloat16 a number takes: on the CPU the engine computes in float32."""
+        return 1 if self.on_gpu else 2
+
 
 def estimate_bytes(footprint: Footprint, width: int, height: int) -> int:
-    """Return the expected peak in bytes for one picture of `width` x `height` pixels with everything resident."""
-    precision = 1 if footprint.on_gpu else 2  # bfloat16 on a GPU, float32 on the CPU
-    weights = footprint.weight_bytes * precision
+    """Return the expected peak in bytes for one picture of `width` x `height` pixels with everything resident, untiled."""
+    weights = footprint.weight_bytes * footprint.precision
     tokens = 2 * width * height // PIXELS_PER_TOKEN  # noise and reference
-    activations = tokens * footprint.width * ACTIVATION_BYTES * precision
-    decode = width * height * footprint.vae_width * DECODE_BYTES * precision
+    activations = tokens * footprint.width * ACTIVATION_BYTES * footprint.precision
+    decode = width * height * footprint.vae_width * DECODE_BYTES * footprint.precision
     return PROCESS_BYTES + weights + max(activations, decode)
+
+
+def plan_tile(footprint: Footprint, rows: int, columns: int, free: int, halo: int) -> Tile | None:
+    """Return the VAE's tile for a picture of so many latents where `free` bytes are free; None: it is done as a whole."""
+    latent = PIXELS_PER_LATENT * footprint.vae_width * max(DECODE_BYTES, ENCODE_BYTES) * footprint.precision
+    return tiling.choose(rows, columns, int(free * VAE_SHARE) // latent, halo)

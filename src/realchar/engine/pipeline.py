@@ -5,12 +5,12 @@ Closing the generator at any yield ends the run within one transformer block and
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,13 @@ from torch import Tensor
 from realchar.catalog import BaseInfo
 from realchar.engine.denoise import Branch, guided
 from realchar.engine.families.base import ModelFamily, Reference
-from realchar.engine.families.qwen_image_edit import QwenImageEdit
+from realchar.engine.families.qwen_image_edit import LATENT, QwenImageEdit
+from realchar.engine.ladder import free, with_smaller_tiles
+from realchar.engine.memory import Footprint, plan_tile
 from realchar.engine.preview import fit_preview, render_preview, stored_preview
+from realchar.engine.tiling import Tile, count
 from realchar.errors import InvalidInput, OutOfMemory, ResultError
-from realchar.machine import read_memory
+from realchar.machine import GB, read_memory, read_ram
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
 
 CACHED_PROMPTS = 32
@@ -65,7 +68,7 @@ class Engine:
             needed = base.weight_bytes / 1e9
         else:
             return cls(base, family)
-        _free(target)  # outside the `except`, which kept the tensors alive
+        free(target)  # outside the `except`, which kept the tensors alive
         raise OutOfMemory(
             "oom_load",
             f"Base {base.title!r} needs {needed:.1f} GB on {target}, more than is free; close other programs.",
@@ -93,7 +96,7 @@ class Engine:
         except torch.OutOfMemoryError:
             pass
         finally:
-            _free(self.family.device)
+            free(self.family.device)
         raise OutOfMemory(
             "oom",
             f"Not enough memory at stage {stage!r} for {picture.width}x{picture.height} on {self.family.device}; close "
@@ -118,11 +121,11 @@ class Engine:
             yield Tick()
         # 3. The reference, at the output's own size
         yield Stage("encode_image")
-        reference = self._encode_image(picture)
+        reference = yield from self._encode_image(picture, request.tile)
         yield Tick()
         # 4. Plan
         yield Stage("plan")
-        plan = self._plan()
+        plan = self._plan(*self._latents(picture), request.tile)
         yield plan
         # 5. Denoise
         yield Stage("denoise")
@@ -130,7 +133,7 @@ class Engine:
         yield from self._denoise(run)
         # 6. Decode
         yield Stage("decode")
-        image = self._decode(run).crop(box)
+        image = (yield from self._decode(run, *self._latents(picture))).crop(box)
         yield self._memory()
         yield Decoded(image, self._facts(plan))
 
@@ -150,17 +153,31 @@ class Engine:
         self._prompts.move_to_end(key)
         return self._prompts[key]
 
-    @torch.inference_mode()
-    def _encode_image(self, picture: Image.Image) -> Reference:
-        return self.family.encode_image(picture)
+    @staticmethod
+    def _latents(picture: Image.Image) -> tuple[int, int]:
+        return picture.height // LATENT, picture.width // LATENT
 
-    def _plan(self) -> Planned:
+    def _tile(self, rows: int, columns: int, asked: int | None) -> Tile | None:
+        """Return the tile for a picture of so many latents: of `asked` pixels, else by the memory that is free now."""
+        if asked is not None:
+            tile = min(rows, max(1, asked // LATENT)), min(columns, max(1, asked // LATENT))
+            return None if tile == (rows, columns) else tile
+        device = self.family.device
+        footprint = Footprint.of(self.base, on_gpu=device.type == "cuda")
+        return plan_tile(footprint, rows, columns, free_bytes(device), self.family.halo)
+
+    def _encode_image(self, picture: Image.Image, asked: int | None) -> Generator[Event, None, Reference]:
+        size = self._latents(picture)
+        encode = partial(self.family.encode_image, picture)
+        return (yield from with_smaller_tiles(encode, *size, self._tile(*size, asked), self.family.device))
+
+    def _plan(self, rows: int, columns: int, asked: int | None) -> Planned:
         blocks = self.family.num_blocks
         return Planned(
             mode="resident",
             resident=blocks,
             blocks=blocks,
-            vae_tiles=1,
+            vae_tiles=count(rows, columns, self._tile(rows, columns, asked)),
             device=str(self.family.device),
             dtype=str(self.family.dtype).removeprefix("torch."),
             attention="sdpa",
@@ -221,22 +238,19 @@ class Engine:
         reading = read_memory(str(self.family.device))
         return Memory(reading.kind, reading.used_gb, reading.total_gb)
 
-    @torch.inference_mode()
-    def _decode(self, run: _Run) -> Image.Image:
+    def _decode(self, run: _Run, rows: int, columns: int) -> Generator[Event, None, Image.Image]:
         """Decode the final latents, refusing numbers that are none and pictures of one colour."""
         if not torch.isfinite(run.latents).all():
             raise ResultError(
                 "nan",
                 "The result came out empty: numbers overflowed while denoising; choose another LoRA version or CFG.",
             )
-        pixels = self.family.decode(self.family.unpack(run.latents, run.reference.shape))
-        if not torch.isfinite(pixels).all():
-            raise ResultError("nan", "The result came out empty: numbers overflowed in the VAE; try another seed.")
-        array = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)[0].permute(1, 2, 0).cpu().numpy()
-        spread = (array.max(axis=(0, 1)).astype(int) - array.min(axis=(0, 1))).max()
-        if spread < FLAT_RANGE:
-            raise ResultError("flat", "The result has a single colour; lower CFG or the LoRA's strength and try again.")
-        return Image.fromarray(array, "RGB")
+        run.velocity = None  # no longer needed, and decoding is where memory is shortest
+        latents = self.family.unpack(run.latents, run.reference.shape)
+        tile = self._tile(rows, columns, run.request.tile)
+        decode = partial(self.family.decode, latents)
+        pixels = yield from with_smaller_tiles(decode, rows, columns, tile, self.family.device)
+        return _picture(pixels)
 
     def _facts(self, plan: Planned) -> dict[str, Any]:
         base = self.base
@@ -245,6 +259,27 @@ class Engine:
             "plan": {"mode": plan.mode, "device": self.device_name, "dtype": plan.dtype, "attention": plan.attention},
             "torch": torch.__version__,
         }
+
+
+@torch.inference_mode()
+def _picture(pixels: Tensor) -> Image.Image:
+    """Return pixels (1, 3, H, W) in -1…1 as a picture, or raise ResultError where they are none."""
+    if not torch.isfinite(pixels).all():
+        raise ResultError("nan", "The result came out empty: numbers overflowed in the VAE; try another seed.")
+    array = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)[0].permute(1, 2, 0).cpu().numpy()
+    spread = (array.max(axis=(0, 1)).astype(int) - array.min(axis=(0, 1))).max()
+    if spread < FLAT_RANGE:
+        raise ResultError("flat", "The result has a single colour; lower CFG or the LoRA's strength and try again.")
+    return Image.fromarray(array, "RGB")
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return how much memory a run can take on `device` now; what torch keeps cached counts as free."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    reading = read_ram()
+    return int((reading.total_gb - reading.used_gb) * GB)
 
 
 def _device(name: str) -> torch.device:
@@ -258,9 +293,3 @@ def _device(name: str) -> torch.device:
     if not there:
         raise InvalidInput("device", f"Device {name!r} is not usable here; choose auto, cpu or cuda.", name=name)
     return device
-
-
-def _free(device: torch.device) -> None:
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:  # front ends plan with the numbers below, without torch
+    from torch import Tensor
 
 Tile = tuple[int, int]  # rows and columns of latents that a tile gives
 SMALLEST = 8  # latents of a tile's side

@@ -22,6 +22,7 @@ from realchar.engine import still_vae
 from realchar.engine.denoise import Branch, ImageShape, lockstep
 from realchar.engine.families.base import Reference
 from realchar.engine.lora import AdapterSet
+from realchar.engine.tiling import Tile
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
 
@@ -37,6 +38,7 @@ PICTURE = f"Picture 1: <|vision_start|>{IMAGE_PAD}<|vision_end|>"
 CONDITION_AREA = 384 * 384  # pixels of the picture that the text encoder looks at
 CONDITION_MULTIPLE = 32
 PATCH = 2  # latents of a token's side
+LATENT = 8  # pixels of a latent's side
 
 
 class QwenImageEdit:
@@ -117,12 +119,21 @@ class QwenImageEdit:
         embeds: Tensor = output.last_hidden_state[:, TEMPLATE_TOKENS:]
         return embeds.to(self.dtype)
 
-    def encode_image(self, picture: Image) -> Reference:
+    @property
+    def halo(self) -> int:
+        """Return how many latents the VAE's tiles read beyond their edges, at most."""
+        encoder = still_vae.encoder_reach(self.vae)
+        pixels = max(still_vae.decoder_reach(self.vae).after * LATENT, *encoder)
+        return math.ceil(pixels / LATENT)
+
+    def encode_image(self, picture: Image, tile: Tile | None = None) -> Reference:
         """Encode a picture whose sides are multiples of 16 at its own size."""
         array = np.asarray(picture, dtype=np.float32) / 255.0
         pixels = torch.from_numpy(array).permute(2, 0, 1)[None] * 2.0 - 1.0
         pixels = pixels.to(self.device, self.dtype)
-        latents = (self.vae.encode(pixels[:, :, None]).latent_dist.mode() - self._mean) / self._std
+        with still_vae.planar():
+            mode = still_vae.encode(self.vae, pixels, tile)[0][:, :, None]
+        latents = (mode - self._mean) / self._std
         rows, columns = latents.shape[-2] // PATCH, latents.shape[-1] // PATCH
         return Reference(pack(latents), latents[:, :, 0], pixels, (1, rows, columns))
 
@@ -153,11 +164,11 @@ class QwenImageEdit:
         """Return packed tokens (1, T, C) as latents (1, C / 4, rows * 2, columns * 2), still normalised."""
         return unpack(tokens, shape)
 
-    def decode(self, latents: Tensor) -> Tensor:
+    def decode(self, latents: Tensor, tile: Tile | None = None) -> Tensor:
         """Decode normalised latents (1, C, h, w) to pixels (1, 3, 8 h, 8 w) in -1…1."""
         raw = latents.to(self.dtype) * self._std[:, :, 0] + self._mean[:, :, 0]
         with still_vae.planar():
-            return still_vae.decode(self.vae, raw).clamp(-1, 1)
+            return still_vae.decode(self.vae, raw, tile).clamp(-1, 1)
 
 
 def pack(latents: Tensor) -> Tensor:

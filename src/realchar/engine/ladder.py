@@ -1,0 +1,42 @@
+"""What is given up, and in which order, where memory is short: the one place that answers an out-of-memory error."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+import torch
+
+from realchar.engine import tiling
+from realchar.engine.tiling import Tile
+from realchar.schema import Degraded
+
+T = TypeVar("T")
+
+
+def free(device: torch.device) -> None:
+    """Give back what is cached; what an exception holds is held until its `except` is left."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def with_smaller_tiles(
+    run: Callable[[Tile | None], T], rows: int, columns: int, tile: Tile | None, device: torch.device
+) -> Generator[Degraded, None, T]:
+    """Return `run(tile)` for a picture of so many latents, with smaller tiles each time that memory is too short.
+
+    Yields what was given up. Raises torch.OutOfMemoryError where the smallest tile is too large.
+    """
+    while True:
+        try:
+            with torch.inference_mode():  # left at each yield: it is per thread
+                return run(tile)
+        except torch.OutOfMemoryError:
+            tile = tiling.smaller(rows, columns, tile)
+            if tile is None:
+                raise
+        free(device)  # outside the `except`, which kept the tensors alive
+        tiles = tiling.count(rows, columns, tile)
+        yield Degraded("vae_tiles", {"tiles": tiles}, f"the picture is now done in {tiles} tiles")
