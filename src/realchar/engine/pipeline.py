@@ -9,10 +9,11 @@ import gc
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
@@ -20,6 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from realchar.catalog import BaseInfo
+from realchar.engine.blocks import Offload
 from realchar.engine.denoise import Branch, guided
 from realchar.engine.families.base import ModelFamily, Reference
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
@@ -29,6 +31,7 @@ from realchar.machine import read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
 
 CACHED_PROMPTS = 32
+Result = TypeVar("Result")
 FLAT_RANGE = 2  # of 255: a picture whose channels all vary less than this shows nothing
 
 
@@ -45,6 +48,12 @@ class _Run:
     began: float
     velocity: Tensor | None = None
 
+    @property
+    def timesteps(self) -> Tensor:
+        """Return the schedule as the transformer takes it: (steps,), 1 to 0."""
+        timesteps: Tensor = self.scheduler.timesteps
+        return timesteps.to(self.latents.dtype) / 1000
+
 
 class Engine:
     """Holds one base on one device. `run` may be called again and again, one run at a time."""
@@ -55,12 +64,18 @@ class Engine:
         self._prompts: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
     @classmethod
-    def load(cls, base: BaseInfo, device: str = "auto") -> Engine:
-        """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput."""
+    def load(
+        cls, base: BaseInfo, device: str = "auto", offload: Offload = "resident", resident_blocks: int = 0
+    ) -> Engine:
+        """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
+
+        offload: "resident" keeps all weights on the device; "stream" only what is no transformer block, and
+        `resident_blocks` of the blocks.
+        """
         target = _device(device)
         dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
         try:
-            family = QwenImageEdit.load(base.path, target, dtype)
+            family = QwenImageEdit.load(base.path, target, dtype, offload, resident_blocks)
         except torch.OutOfMemoryError:
             needed = base.weight_bytes / 1e9
         else:
@@ -127,6 +142,7 @@ class Engine:
         # 5. Denoise
         yield Stage("denoise")
         run = self._start(request, embeds, reference, began)
+        yield from _ticking(self.family.blocks.prepare(run.timesteps))
         yield from self._denoise(run)
         # 6. Decode
         yield Stage("decode")
@@ -155,11 +171,10 @@ class Engine:
         return self.family.encode_image(picture)
 
     def _plan(self) -> Planned:
-        blocks = self.family.num_blocks
         return Planned(
-            mode="resident",
-            resident=blocks,
-            blocks=blocks,
+            mode=self.family.blocks.mode,
+            resident=self.family.blocks.num_resident,
+            blocks=self.family.num_blocks,
             vae_tiles=1,
             device=str(self.family.device),
             dtype=str(self.family.dtype).removeprefix("torch."),
@@ -188,21 +203,14 @@ class Engine:
     def _step(self, run: _Run, i: int) -> Iterator[Event]:
         """Take one Euler step; a `Tick` after every block. Inference mode is left at each yield: it is per thread."""
         with torch.inference_mode():
-            timestep = run.scheduler.timesteps[i : i + 1].to(run.latents.dtype) / 1000
+            timestep = run.timesteps[i : i + 1]
             shape = run.reference.shape
             branches = [
                 Branch(run.latents, run.reference.tokens, embeds, timestep, (shape, shape))
                 for embeds in run.prompt_embeds
             ]
             blocks = self.family.velocities(branches)
-        while True:
-            with torch.inference_mode():
-                try:
-                    next(blocks)
-                except StopIteration as end:
-                    velocities: list[Tensor] = end.value
-                    break
-            yield Tick()
+        velocities = yield from _ticking(blocks)
         with torch.inference_mode():
             velocity = velocities[0]
             if len(velocities) == 2:
@@ -245,6 +253,19 @@ class Engine:
             "plan": {"mode": plan.mode, "device": self.device_name, "dtype": plan.dtype, "attention": plan.attention},
             "torch": torch.__version__,
         }
+
+
+def _ticking(work: Generator[None, None, Result]) -> Generator[Event, None, Result]:
+    """Run `work` in inference mode with a `Tick` at each of its yields; the mode is left there, as it is per thread."""
+    with closing(work):
+        while True:
+            with torch.inference_mode():
+                try:
+                    next(work)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+            yield Tick()
 
 
 def _device(name: str) -> torch.device:
