@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -19,6 +21,8 @@ from realchar.engine.weights import WeightSource
 from realchar.errors import InvalidInput
 
 Offload = Literal["resident", "stream"]
+log = logging.getLogger("realchar.engine")
+
 BLOCKS = "transformer_blocks."
 
 
@@ -173,4 +177,7 @@ def stream_transformer(
     with torch.device("meta"):
         transformer = QwenImageTransformer2DModel.from_config(config)
     host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device))
-    return transformer, StreamedBlocks(transformer, host, dtype, resident=resident, slots=slots)
+    blocks = StreamedBlocks(transformer, host, dtype, resident=resident, slots=slots)
+    number = len(transformer.transformer_blocks)
+    log.info("%d of %d blocks are streamed; weights are %s: %s", number - resident, number, *astuple(host.choice))
+    return transformer, blocks

@@ -69,7 +69,7 @@ class AdapterSet:
     def __init__(self, transformer: nn.Module, weights: Patchable) -> None:
         self._transformer = transformer
         self._weights = weights
-        self._active: tuple[tuple[Path, int, float], ...] = ()
+        self._active: tuple[tuple[Path, int, float], ...] | None = ()  # None: not known, a change has failed
 
     @torch.no_grad()
     def use(self, versions: list[tuple[Path, float]]) -> None:
@@ -84,6 +84,6 @@ class AdapterSet:
                 device = self._transformer.get_parameter(f"{name}.weight").device
                 patch = Patch(up.to(device), down.to(device), scale * origin[2], origin)
                 patches.setdefault(f"{name}.weight", []).append(patch)
-        self._active = ()  # until all are refreshed, nothing may be taken for effective
+        self._active = None  # until all are refreshed, nothing may be taken for effective
         self._weights.patch(patches)
         self._active = wanted

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
@@ -64,26 +64,38 @@ class Engine:
         self._prompts: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
     @classmethod
-    def load(
-        cls, base: BaseInfo, device: str = "auto", offload: Offload = "resident", resident_blocks: int = 0
-    ) -> Engine:
+    def load(cls, base: BaseInfo, device: str = "auto", offload: str = "resident", resident_blocks: int = 0) -> Engine:
         """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
 
         offload: "resident" keeps all weights on the device; "stream" only what is no transformer block, and
         `resident_blocks` of the blocks.
         """
+        if offload not in get_args(Offload):
+            raise InvalidInput(
+                "offload", f"Offload mode {offload!r} is not known; choose resident or stream.", name=offload
+            )
+        if offload == "resident" and resident_blocks:
+            raise InvalidInput(
+                "resident_blocks",
+                f"{resident_blocks} resident blocks mean nothing without streaming; choose the offload mode stream.",
+                value=resident_blocks,
+            )
         target = _device(device)
         dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
         try:
-            family = QwenImageEdit.load(base.path, target, dtype, offload, resident_blocks)
+            family = QwenImageEdit.load(base.path, target, dtype, cast(Offload, offload), resident_blocks)
         except torch.OutOfMemoryError:
-            needed = base.weight_bytes / 1e9
+            whole = offload == "resident"
         else:
             return cls(base, family)
         _free(target)  # outside the `except`, which kept the tensors alive
         raise OutOfMemory(
             "oom_load",
-            f"Base {base.title!r} needs {needed:.1f} GB on {target}, more than is free; close other programs.",
+            f"Base {base.title!r} needs {base.weight_bytes / 1e9:.1f} GB on {target}, more than is free; close other "
+            "programs, or choose the offload mode stream."
+            if whole
+            else f"Base {base.title!r} does not fit on {target} with {resident_blocks} resident blocks; close other "
+            "programs, or choose fewer.",
         )
 
     @property

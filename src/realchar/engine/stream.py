@@ -178,7 +178,7 @@ class BlockStream:
     def _refresh(self) -> None:
         while self._stale:
             i = next(iter(self._stale))
-            fill = partial(self._fill, self._resident[i], i)
+            fill = partial(self._fill, self._resident[i], i, self._patches)
             self._accelerator.wait(self._accelerator.submit(fill, self._accelerator.mark()))
             self._stale.discard(i)
 
@@ -192,19 +192,19 @@ class BlockStream:
         for i in (i for i in wanted if i not in held):
             slot = free.pop()
             slot.held = None  # if loading fails, it holds nothing
-            slot.ready = self._accelerator.submit(partial(self._fill, slot.buffer, i), slot.free)
+            slot.ready = self._accelerator.submit(partial(self._fill, slot.buffer, i, self._patches), slot.free)
             slot.held = i
 
     @torch.no_grad()
-    def _fill(self, buffer: Tensor, i: int) -> None:
+    def _fill(self, buffer: Tensor, i: int, patches: Patches) -> None:
         layout = self._layouts[i]
         for run in layout.runs:
             span = self._host.span(run.file, run.start, run.stop, run.dtype)
             self._host.upload(buffer[run.offset : run.offset + run.numel], span)
         for name, (offset, shape) in layout.places.items():
-            if name in self._patches:
+            if name in patches:
                 weight = buffer[offset : offset + shape.numel()].view(shape)
-                set_patched(weight, self._pristine(name, weight), self._patches[name])
+                set_patched(weight, self._pristine(name, weight), patches[name])
 
     def _pristine(self, name: str, weight: Tensor) -> Tensor:
         """Return the weight itself, or a copy in the dtype of the file where that is another: it is rounded only once."""
