@@ -19,7 +19,7 @@ from realchar.engine.blocks import StreamedBlocks, stream_transformer
 from realchar.engine.lora import AdapterSet
 from realchar.engine.pipeline import Engine
 from realchar.engine.weights import WeightSource
-from realchar.errors import InvalidInput, ModelError
+from realchar.errors import InvalidInput, ModelError, OutOfMemory
 from realchar.schema import Decoded, EditRequest, Planned, Stage, Tick
 from tests.streams import (
     ATTENTION,
@@ -33,11 +33,11 @@ from tests.streams import (
     resident,
     write_lora,
 )
-from tests.tiny import DEMO, copy_base
+from tests.tiny import DEMO, DEVICE, copy_base
 
 FOLDER = DEMO / "transformer"
 NUM_BLOCKS = 8
-CPU = torch.device("cpu")
+CPU, CARD = torch.device("cpu"), torch.device("cuda")
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 
@@ -344,17 +344,27 @@ def test_the_engine_streams_and_says_so(tmp_path: Path) -> None:
         Engine.load(load_base(DEMO), "cpu", "resident", 3)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("offload", "sentence"), [("resident", "GB on cpu.*mode stream"), ("stream", "0 res.*fewer")])
+def test_a_base_that_does_not_fit_is_a_sentence_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, offload: str, sentence: str
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise torch.OutOfMemoryError("no")
+
+    monkeypatch.setattr("realchar.engine.pipeline.QwenImageEdit.load", fail)
+    with pytest.raises(OutOfMemory, match=sentence):
+        Engine.load(load_base(DEMO), "cpu", offload)
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a card: TEST_DEVICE=cuda")
 class TestOnACard:
     """What only a card can show: copies beside the computation, locked mappings, and no error left behind."""
-
-    DEVICE = torch.device("cuda")
 
     @pytest.mark.parametrize("number", [0, 1, 4, 8])
     @pytest.mark.parametrize("cfg", [True, False])
     def test_latents_equal_the_resident_ones(self, tmp_path: Path, number: int, cfg: bool) -> None:
         plain = resident(FOLDER, torch.bfloat16, "cuda")
-        model = streamed(FOLDER, torch.bfloat16, resident=number, device=self.DEVICE)
+        model = streamed(FOLDER, torch.bfloat16, resident=number, device=CARD)
         path = write_lora(tmp_path / "x.safetensors", plain[0])
         ours, theirs = AdapterSet(*model), AdapterSet(*plain)
         for i in range(20):
@@ -376,9 +386,9 @@ class TestOnACard:
         expected = denoise(*resident(FOLDER, torch.bfloat16, "cuda"))
         tiers = []
         for refuses in ((), (True,), (True, False)):
-            accelerator = Refusing(self.DEVICE)
+            accelerator = Refusing(CARD)
             accelerator.refuses = refuses
-            model = streamed(FOLDER, torch.bfloat16, device=self.DEVICE, accelerator=accelerator)
+            model = streamed(FOLDER, torch.bfloat16, device=CARD, accelerator=accelerator)
             tiers.append(model[1].choice.tier)
             assert torch.equal(denoise(*model), expected), model[1].choice
         assert tiers[1:] == ["pinned", "staging"]
@@ -389,7 +399,5 @@ class TestOnACard:
 
         source = WeightSource(FOLDER)
         data = source.mapping(next(iter(source.entries.values())).file)
-        assert "error" in str(
-            Cuda(self.DEVICE).register(data, read_only=False)
-        )  # a read-only mapping, asked as writable
-        assert torch.ones(4, device=self.DEVICE).add_(1).sum().item() == 8
+        assert "error" in str(Cuda(CARD).register(data, read_only=False))  # a read-only mapping, asked as writable
+        assert torch.ones(4, device=CARD).add_(1).sum().item() == 8

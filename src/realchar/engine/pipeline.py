@@ -70,32 +70,20 @@ class Engine:
         offload: "resident" keeps all weights on the device; "stream" only what is no transformer block, and
         `resident_blocks` of the blocks.
         """
-        if offload not in get_args(Offload):
-            raise InvalidInput(
-                "offload", f"Offload mode {offload!r} is not known; choose resident or stream.", name=offload
-            )
-        if offload == "resident" and resident_blocks:
-            raise InvalidInput(
-                "resident_blocks",
-                f"{resident_blocks} resident blocks mean nothing without streaming; choose the offload mode stream.",
-                value=resident_blocks,
-            )
+        mode = _offload(offload, resident_blocks)
         target = _device(device)
         dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
         try:
-            family = QwenImageEdit.load(base.path, target, dtype, cast(Offload, offload), resident_blocks)
+            family = QwenImageEdit.load(base.path, target, dtype, mode, resident_blocks)
         except torch.OutOfMemoryError:
-            whole = offload == "resident"
+            needs, remedy = f"{base.weight_bytes / 1e9:.1f} GB on {target}", "choose the offload mode stream"
+            if mode == "stream":
+                needs, remedy = f"memory on {target} for {resident_blocks} resident blocks", "choose fewer of them"
         else:
             return cls(base, family)
         _free(target)  # outside the `except`, which kept the tensors alive
         raise OutOfMemory(
-            "oom_load",
-            f"Base {base.title!r} needs {base.weight_bytes / 1e9:.1f} GB on {target}, more than is free; close other "
-            "programs, or choose the offload mode stream."
-            if whole
-            else f"Base {base.title!r} does not fit on {target} with {resident_blocks} resident blocks; close other "
-            "programs, or choose fewer.",
+            "oom_load", f"Base {base.title!r} needs {needs}, more than is free; close other programs, or {remedy}."
         )
 
     @property
@@ -278,6 +266,18 @@ def _ticking(work: Generator[None, None, Result]) -> Generator[Event, None, Resu
                     result: Result = end.value
                     return result
             yield Tick()
+
+
+def _offload(name: str, resident_blocks: int) -> Offload:
+    if name not in get_args(Offload):
+        raise InvalidInput("offload", f"Offload mode {name!r} is not known; choose resident or stream.", name=name)
+    if name == "resident" and resident_blocks:
+        raise InvalidInput(
+            "resident_blocks",
+            f"{resident_blocks} resident blocks mean nothing without streaming; choose the offload mode stream.",
+            value=resident_blocks,
+        )
+    return cast(Offload, name)
 
 
 def _device(name: str) -> torch.device:

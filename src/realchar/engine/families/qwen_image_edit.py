@@ -103,7 +103,7 @@ class QwenImageEdit:
                 path=str(folder),
             ) from error
         text_encoder.lm_head = torch.nn.Identity()  # embeddings are the last hidden state; the head is never used
-        for model in (vae, text_encoder):
+        for model in (transformer, vae, text_encoder):  # nothing moves of a streamed transformer
             model.to(device)
         return cls(transformer, vae, text_encoder, tokenizer, image_processor, dict(config), blocks)
 
@@ -178,7 +178,6 @@ def _transformer(
     if offload == "stream":
         return stream_transformer(folder, device, dtype, resident=resident_blocks)
     transformer = QwenImageTransformer2DModel.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
-    transformer.to(device)
     return transformer, ResidentBlocks(transformer, WeightSource(folder))
 
 
