@@ -84,7 +84,8 @@ def write_lora(
     tensors = {}
     for name in modules:
         linear = transformer.get_submodule(name)
-        up, down = torch.randn(linear.out_features, rank, generator=generator), torch.randn(rank, linear.in_features)
+        up = torch.randn(linear.out_features, rank, generator=generator)
+        down = torch.randn(rank, linear.in_features, generator=generator)
         tensors |= {f"{name}.lora_B.weight": up * 0.1, f"{name}.lora_A.weight": down * 0.1}
     save_file(tensors, path)
     return path
