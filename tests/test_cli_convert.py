@@ -54,6 +54,26 @@ def test_no_stamp_writes_only_the_clean_copy_and_json_tells_events(
     assert events[-1]["event"] == "saved" and events[-1]["files"] == {"clean": "out.webp"}
 
 
+def test_streamed_weights_give_the_same_picture_and_are_told(
+    tmp_path: Path, source: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = ["convert", str(source), "--steps", "2", "--seed", "7", "--no-stamp", "--json"]
+    plans = []
+    for name, options in (("a.png", []), ("b.png", ["--offload", "stream", "--resident-blocks", "3"]), ("c.png", [])):
+        if name == "c.png":
+            monkeypatch.setenv("REALCHAR_OFFLOAD", "stream")
+        assert main([*shared, "-o", str(tmp_path / name), *options]) == 0
+        events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+        plans.append(next((e["mode"], e["resident"]) for e in events if e["event"] == "plan"))
+    assert plans == [("resident", 8), ("stream", 3), ("stream", 0)]
+    first, *others = (np.asarray(Image.open(tmp_path / name)) for name in ("a.png", "b.png", "c.png"))
+    assert all(np.array_equal(first, other) for other in others)
+    params = read_params(tmp_path / "b.png")
+    assert params is not None and params["plan"]["mode"] == "stream"
+    assert main([*shared, "-o", str(tmp_path / "d.png"), "--resident-blocks", "99"]) == 2
+    assert "99 resident blocks" in capfd.readouterr().err
+
+
 def test_same_seed_same_bytes_of_pixels(tmp_path: Path, source: Path) -> None:
     for name in ("a.png", "b.png"):
         main(["convert", str(source), "-o", str(tmp_path / name), "--steps", "2", "--seed", "7", "--no-stamp"])

@@ -14,6 +14,7 @@ from diffusers import QwenImageTransformer2DModel
 from PIL import Image
 from safetensors.torch import load_file
 
+from realchar.engine.blocks import ResidentBlocks
 from realchar.engine.lora import AdapterSet
 from realchar.engine.weights import WeightSource
 from tests.tiny import DEMO
@@ -264,7 +265,7 @@ def test_a_version_is_read_by_the_engine_as_it_was_trained(tmp_path: Path) -> No
         parameter.data = parameter.data.bfloat16().float()
     path = train_lora.save(added, 500, tmp_path)
     plain.save_pretrained(tmp_path / "transformer")
-    AdapterSet(plain, WeightSource(tmp_path / "transformer")).use([(path, 1.0)])
+    AdapterSet(plain, ResidentBlocks(plain, WeightSource(tmp_path / "transformer"))).use([(path, 1.0)])
     for name, lora in added.items():
         expected = lora.linear.weight + lora.up @ lora.down
         assert torch.allclose(plain.get_submodule(name).weight, expected, atol=1e-5), name

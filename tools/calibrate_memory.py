@@ -20,6 +20,7 @@ from PIL import Image
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
 
 from realchar.catalog import BaseInfo
+from realchar.engine.blocks import ResidentBlocks
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.engine.memory import Footprint, estimate_bytes
 from realchar.engine.pipeline import Engine
@@ -74,8 +75,8 @@ def full_size(device: torch.device, layers: int | None) -> QwenImageEdit:
     tokenizer = Qwen2Tokenizer.from_pretrained(DEMO / "tokenizer")
     processor = Qwen2VLImageProcessorPil.from_pretrained(DEMO / "processor")
     scheduler = json.loads((DEMO / "scheduler" / "scheduler_config.json").read_text(encoding="utf-8"))
-    source = WeightSource(DEMO / "transformer")
-    return QwenImageEdit(transformer, vae, text_encoder, tokenizer, processor, scheduler, source)
+    blocks = ResidentBlocks(transformer, WeightSource(DEMO / "transformer"))
+    return QwenImageEdit(transformer, vae, text_encoder, tokenizer, processor, scheduler, blocks)
 
 
 def measure(engine: Engine, size: tuple[int, int]) -> dict[str, float]:

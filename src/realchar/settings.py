@@ -26,6 +26,8 @@ class Settings:
     weights: Path = Path()  # LoRA versions; default <root>/weights
     base: str = ""  # a diffusers folder; default <root>/weights/demo
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
+    offload: str = "resident"  # resident: all weights on the device; stream: transformer blocks pass through it
+    resident_blocks: int = 0  # with stream, the number of blocks that stay on the device
     host: str = "127.0.0.1"  # address to listen on; another one is reachable from other machines
     port: int = 7860  # port to listen on
     upload_mb: int = 40  # largest upload

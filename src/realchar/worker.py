@@ -56,7 +56,10 @@ class EngineRunner:
         from realchar.engine.pipeline import Engine  # torch is imported here, after the queue is already served
 
         if self._engine is None:
-            self._engine = Engine.load(load_base(self.settings.base), self.settings.device)
+            settings = self.settings
+            self._engine = Engine.load(
+                load_base(settings.base), settings.device, settings.offload, settings.resident_blocks
+            )
         base = self._engine.base
         return {"base": base.title, "demo": base.demo, "device": self._engine.device_name}
 

@@ -37,7 +37,9 @@ PICTURE_NAME = re.compile(
     r".\.(a?png|jpe?g|jpe|jfif|mpo|webp|gif|tiff?|bmp|dib|jp2|j2[ck]|jp[cfx]|p[bgnp]m|pfm|tga|icb|vda|vst|avifs?|hei[cf]|hif)$",
     re.IGNORECASE,
 )
-ENDING_CODES = frozenset({"disk", "device", "oom_load"})  # errors that every further picture would meet too
+ENDING_CODES = frozenset(
+    {"disk", "device", "offload", "resident_blocks", "oom_load"}
+)  # errors that every further picture would meet too
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = Settings.load(base=args.base)
+    settings = Settings.load(base=args.base, offload=args.offload, resident_blocks=args.resident_blocks)
     base = load_base(settings.base)
     request = build_request(args, base, settings)
     checked(request, settings.weights)

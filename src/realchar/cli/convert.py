@@ -78,6 +78,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-stamp", action="store_true", help="write only the clean picture, under the asked name")
     parser.add_argument("--base", metavar="PATH", help="a diffusers folder; default: the embedded demo base")
+    parser.add_argument(
+        "--offload", choices=("resident", "stream"), help="where the transformer's weights are; default: resident"
+    )
+    parser.add_argument(
+        "--resident-blocks", type=int, metavar="N", help="with stream: blocks that stay on the device; default: 0"
+    )
     parser.add_argument("--json", action="store_true", help="write events as JSON lines to standard output")
 
 
@@ -115,7 +121,7 @@ def load_engine(base: BaseInfo, settings: Settings) -> Engine:
     prepare_engine_process()
     from realchar.engine.pipeline import Engine
 
-    return Engine.load(base, settings.device)
+    return Engine.load(base, settings.device, settings.offload, settings.resident_blocks)
 
 
 def _check_targets(source: Path, targets: dict[str, Path]) -> None:
@@ -128,7 +134,7 @@ def _check_targets(source: Path, targets: dict[str, Path]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = Settings.load(base=args.base)
+    settings = Settings.load(base=args.base, offload=args.offload, resident_blocks=args.resident_blocks)
     base = load_base(settings.base)
     targets = targets_of(args.output, not args.no_stamp)
     _check_targets(args.input, targets)

@@ -1,13 +1,14 @@
 """One denoising step for several branches in lockstep: each block runs for every branch before the next block.
 
 The branches (cond and uncond, and later several jobs) keep their own text length, picture size and timestep, so there
-is no padding and no mask, and each branch's result equals its own forward bit for bit. When weights are streamed, this
-order loads every block once a step instead of once a forward. On the CPU the branches run a block side by side.
+is no padding and no mask, and each branch's result equals its own forward bit for bit. Where blocks are streamed, this
+order loads each once a step instead of once a forward. On the CPU the branches run a block side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -17,6 +18,8 @@ from diffusers import QwenImageTransformer2DModel
 from torch import Tensor
 
 from realchar.engine.abreast import abreast
+from realchar.engine.blocks import Blocks
+from realchar.engine.modulation import embed_timestep
 
 ImageShape = tuple[int, int, int]  # frames, rows and columns of tokens
 
@@ -42,45 +45,47 @@ class _Stream:
     image: Tensor
     text: Tensor
     temb: Tensor
+    modulation: Sequence[Tensor]  # what each block takes as `temb`
     rope: tuple[Tensor, Tensor]
     modulate_index: Tensor | None
 
 
-def lockstep(transformer: QwenImageTransformer2DModel, branches: list[Branch]) -> Generator[None, None, list[Tensor]]:
-    """Run the transformer for all branches; yields after each block, returns the predicted velocity of each branch.
+def lockstep(
+    transformer: QwenImageTransformer2DModel, blocks: Blocks, branches: list[Branch]
+) -> Generator[None, None, list[Tensor]]:
+    """Run the transformer, with its `blocks`, for all branches; yields after each block, returns the predicted velocity of each branch.
 
     The returned tensors are (1, T, in_channels): of the noise tokens only. The math is that of
     `QwenImageTransformer2DModel.forward` (diffusers 0.42), entered between its parts.
     """
-    streams = [_enter(transformer, branch) for branch in branches]
-    with abreast(len(branches), branches[0].latents.device) as run:
-        for block in transformer.transformer_blocks:
-            run([partial(_advance, block, stream) for stream in streams])
+    streams = [_enter(transformer, blocks, branch) for branch in branches]
+    with abreast(len(branches), branches[0].latents.device) as run, closing(blocks.step()) as ready:
+        for i, block in enumerate(ready):
+            run([partial(_advance, block, i, stream) for stream in streams])
             yield
     return [_leave(transformer, stream, branch) for stream, branch in zip(streams, branches, strict=True)]
 
 
-def _enter(transformer: QwenImageTransformer2DModel, branch: Branch) -> _Stream:
+def _enter(transformer: QwenImageTransformer2DModel, blocks: Blocks, branch: Branch) -> _Stream:
     image = transformer.img_in(torch.cat([branch.latents, branch.reference], dim=1))
-    timestep = branch.timestep.to(image.dtype)
     modulate_index = None
-    if transformer.zero_cond_t:  # reference tokens are modulated as of t = 0: they carry no noise
-        timestep = torch.cat([timestep, timestep * 0])
+    if transformer.zero_cond_t:
         first, *rest = branch.shapes
         marks = [0] * prod(first) + [1] * sum(prod(shape) for shape in rest)
         modulate_index = torch.tensor([marks], device=image.device, dtype=torch.int)
     text = transformer.txt_in(transformer.txt_norm(branch.prompt_embeds))
-    temb = transformer.time_text_embed(timestep, image)
+    temb = embed_timestep(transformer, branch.timestep, image.dtype)
+    modulation = blocks.modulation(branch.timestep, temb)
     rope = transformer.pos_embed([list(branch.shapes)], max_txt_seq_len=text.shape[1], device=image.device)
-    return _Stream(image, text, temb, rope, modulate_index)
+    return _Stream(image, text, temb, modulation, rope, modulate_index)
 
 
-def _advance(block: torch.nn.Module, stream: _Stream) -> None:
+def _advance(block: torch.nn.Module, i: int, stream: _Stream) -> None:
     stream.text, stream.image = block(
         hidden_states=stream.image,
         encoder_hidden_states=stream.text,
         encoder_hidden_states_mask=None,
-        temb=stream.temb,
+        temb=stream.modulation[i],
         image_rotary_emb=stream.rope,
         modulate_index=stream.modulate_index,
     )

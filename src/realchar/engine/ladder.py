@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
 import torch
 
 from realchar.engine import tiling
+from realchar.engine.devices import release
 from realchar.engine.tiling import Tile
 from realchar.schema import Degraded
 
 T = TypeVar("T")
-
-
-def free(device: torch.device) -> None:
-    """Give back what is cached; what an exception holds is held until its `except` is left."""
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def with_smaller_tiles(
@@ -37,6 +30,6 @@ def with_smaller_tiles(
             tile = tiling.smaller(rows, columns, tile)
             if tile is None:
                 raise
-        free(device)  # outside the `except`, which kept the tensors alive
+        release(device)  # outside the `except`, which kept the tensors alive
         tiles = tiling.count(rows, columns, tile)
         yield Degraded("vae_tiles", {"tiles": tiles}, f"the picture is now done in {tiles} tiles")

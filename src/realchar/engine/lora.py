@@ -1,16 +1,17 @@
-"""LoRA versions on resident weights: added to the pristine weights from disk, so that removing one is exact."""
+"""LoRA versions: files read and checked, and added to pristine weights, so that removing one is exact."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from realchar.engine.lora_formats import parse
-from realchar.engine.weights import WeightSource
+from realchar.engine.merge import Patch, Patches
 from realchar.errors import ModelError
 
 
@@ -39,7 +40,7 @@ def load_adapter(path: Path, transformer: nn.Module) -> Adapter:
 
 
 def _factors(file: str, name: str, linear: nn.Linear, parts: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
-    up, down = parts["up"].float(), parts["down"].float()
+    up, down = parts["up"], parts["down"]
     rank = down.shape[0]
     if up.shape != (linear.out_features, rank) or down.shape != (rank, linear.in_features):
         raise ModelError(
@@ -56,14 +57,19 @@ def _factors(file: str, name: str, linear: nn.Linear, parts: dict[str, Tensor]) 
     return up, down, scale
 
 
+class Patchable(Protocol):
+    """Who holds the weights: makes all of them equal pristine + patches."""
+
+    def patch(self, patches: Patches) -> None: ...
+
+
 class AdapterSet:
     """What is added to a transformer's weights now. `use` changes it; the weights always equal pristine + sum."""
 
-    def __init__(self, transformer: nn.Module, source: WeightSource) -> None:
+    def __init__(self, transformer: nn.Module, weights: Patchable) -> None:
         self._transformer = transformer
-        self._source = source
-        self._active: tuple[tuple[Path, int, float], ...] = ()
-        self._touched: set[str] = set()
+        self._weights = weights
+        self._active: tuple[tuple[Path, int, float], ...] | None = ()  # None: not known, a change has failed
 
     @torch.no_grad()
     def use(self, versions: list[tuple[Path, float]]) -> None:
@@ -71,18 +77,13 @@ class AdapterSet:
         wanted = tuple((path, path.stat().st_mtime_ns, strength) for path, strength in versions)
         if wanted == self._active:
             return
-        adapters = [(load_adapter(path, self._transformer), strength) for path, strength in versions]
-        names = {name for adapter, _ in adapters for name in adapter.factors}
-        self._active = ()  # until all are refreshed, nothing may be taken for effective
-        for name in sorted(names | self._touched):
-            weight = self._transformer.get_submodule(name).weight
-            assert isinstance(weight, Tensor)
-            pristine = self._source.tensor(f"{name}.weight", weight.device).float()
-            for adapter, strength in adapters:
-                if name in adapter.factors:
-                    up, down, scale = adapter.factors[name]
-                    pristine.addmm_(up.to(weight.device), down.to(weight.device), alpha=scale * strength)
-            weight.copy_(pristine)
-            self._touched.add(name)
-        self._touched = names
+        adapters = [load_adapter(path, self._transformer) for path, _ in versions]
+        patches: dict[str, list[Patch]] = {}
+        for adapter, origin in zip(adapters, wanted, strict=True):
+            for name, (up, down, scale) in adapter.factors.items():
+                device = self._transformer.get_parameter(f"{name}.weight").device
+                patch = Patch(up.to(device), down.to(device), scale * origin[2], origin)
+                patches.setdefault(f"{name}.weight", []).append(patch)
+        self._active = None  # until all are refreshed, nothing may be taken for effective
+        self._weights.patch(patches)
         self._active = wanted

@@ -9,10 +9,11 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast, get_args
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
@@ -20,19 +21,22 @@ from PIL import Image
 from torch import Tensor
 
 from realchar.catalog import BaseInfo
+from realchar.engine.blocks import Offload
 from realchar.engine.denoise import Branch, guided
+from realchar.engine.devices import find_device, free_bytes, release
 from realchar.engine.families.base import ModelFamily, Reference
 from realchar.engine.families.qwen_image_edit import LATENT, QwenImageEdit
-from realchar.engine.ladder import free, with_smaller_tiles
+from realchar.engine.finish import picture_of
+from realchar.engine.ladder import with_smaller_tiles
 from realchar.engine.memory import Footprint, plan_tile
 from realchar.engine.preview import fit_preview, render_preview, stored_preview
 from realchar.engine.tiling import Tile, count
 from realchar.errors import InvalidInput, OutOfMemory, ResultError
-from realchar.machine import GB, read_memory, read_ram
+from realchar.machine import read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
 
 CACHED_PROMPTS = 32
-FLAT_RANGE = 2  # of 255: a picture whose channels all vary less than this shows nothing
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -48,6 +52,12 @@ class _Run:
     began: float
     velocity: Tensor | None = None
 
+    @property
+    def timesteps(self) -> Tensor:
+        """Return the schedule as the transformer takes it: (steps,), 1 to 0."""
+        timesteps: Tensor = self.scheduler.timesteps
+        return timesteps.to(self.latents.dtype) / 1000
+
 
 class Engine:
     """Holds one base on one device. `run` may be called again and again, one run at a time."""
@@ -58,20 +68,26 @@ class Engine:
         self._prompts: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
     @classmethod
-    def load(cls, base: BaseInfo, device: str = "auto") -> Engine:
-        """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput."""
-        target = _device(device)
+    def load(cls, base: BaseInfo, device: str = "auto", offload: str = "resident", resident_blocks: int = 0) -> Engine:
+        """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
+
+        offload: "resident" keeps all weights on the device; "stream" only what is no transformer block, and
+        `resident_blocks` of the blocks.
+        """
+        mode = _offload(offload, resident_blocks)
+        target = find_device(device)
         dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
         try:
-            family = QwenImageEdit.load(base.path, target, dtype)
+            family = QwenImageEdit.load(base.path, target, dtype, mode, resident_blocks)
         except torch.OutOfMemoryError:
-            needed = base.weight_bytes / 1e9
+            needs, remedy = f"{base.weight_bytes / 1e9:.1f} GB on {target}", "choose the offload mode stream"
+            if mode == "stream":
+                needs, remedy = f"memory on {target} for {resident_blocks} resident blocks", "choose fewer of them"
         else:
             return cls(base, family)
-        free(target)  # outside the `except`, which kept the tensors alive
+        release(target)  # outside the `except`, which kept the tensors alive
         raise OutOfMemory(
-            "oom_load",
-            f"Base {base.title!r} needs {needed:.1f} GB on {target}, more than is free; close other programs.",
+            "oom_load", f"Base {base.title!r} needs {needs}, more than is free; close other programs, or {remedy}."
         )
 
     @property
@@ -96,7 +112,7 @@ class Engine:
         except torch.OutOfMemoryError:
             pass
         finally:
-            free(self.family.device)
+            release(self.family.device)
         raise OutOfMemory(
             "oom",
             f"Not enough memory at stage {stage!r} for {picture.width}x{picture.height} on {self.family.device}; close "
@@ -130,6 +146,7 @@ class Engine:
         # 5. Denoise
         yield Stage("denoise")
         run = self._start(request, embeds, reference, began)
+        yield from _ticking(self.family.blocks.prepare(run.timesteps))
         yield from self._denoise(run)
         # 6. Decode
         yield Stage("decode")
@@ -172,11 +189,10 @@ class Engine:
         return (yield from with_smaller_tiles(encode, *size, self._tile(*size, asked), self.family.device))
 
     def _plan(self, rows: int, columns: int, asked: int | None) -> Planned:
-        blocks = self.family.num_blocks
         return Planned(
-            mode="resident",
-            resident=blocks,
-            blocks=blocks,
+            mode=self.family.blocks.mode,
+            resident=self.family.blocks.num_resident,
+            blocks=self.family.num_blocks,
             vae_tiles=count(rows, columns, self._tile(rows, columns, asked)),
             device=str(self.family.device),
             dtype=str(self.family.dtype).removeprefix("torch."),
@@ -205,21 +221,14 @@ class Engine:
     def _step(self, run: _Run, i: int) -> Iterator[Event]:
         """Take one Euler step; a `Tick` after every block. Inference mode is left at each yield: it is per thread."""
         with torch.inference_mode():
-            timestep = run.scheduler.timesteps[i : i + 1].to(run.latents.dtype) / 1000
+            timestep = run.timesteps[i : i + 1]
             shape = run.reference.shape
             branches = [
                 Branch(run.latents, run.reference.tokens, embeds, timestep, (shape, shape))
                 for embeds in run.prompt_embeds
             ]
             blocks = self.family.velocities(branches)
-        while True:
-            with torch.inference_mode():
-                try:
-                    next(blocks)
-                except StopIteration as end:
-                    velocities: list[Tensor] = end.value
-                    break
-            yield Tick()
+        velocities = yield from _ticking(blocks)
         with torch.inference_mode():
             velocity = velocities[0]
             if len(velocities) == 2:
@@ -250,7 +259,7 @@ class Engine:
         tile = self._tile(rows, columns, run.request.tile)
         decode = partial(self.family.decode, latents)
         pixels = yield from with_smaller_tiles(decode, rows, columns, tile, self.family.device)
-        return _picture(pixels)
+        return picture_of(pixels)
 
     def _facts(self, plan: Planned) -> dict[str, Any]:
         base = self.base
@@ -261,35 +270,26 @@ class Engine:
         }
 
 
-@torch.inference_mode()
-def _picture(pixels: Tensor) -> Image.Image:
-    """Return pixels (1, 3, H, W) in -1…1 as a picture, or raise ResultError where they are none."""
-    if not torch.isfinite(pixels).all():
-        raise ResultError("nan", "The result came out empty: numbers overflowed in the VAE; try another seed.")
-    array = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)[0].permute(1, 2, 0).cpu().numpy()
-    spread = (array.max(axis=(0, 1)).astype(int) - array.min(axis=(0, 1))).max()
-    if spread < FLAT_RANGE:
-        raise ResultError("flat", "The result has a single colour; lower CFG or the LoRA's strength and try again.")
-    return Image.fromarray(array, "RGB")
+def _ticking(work: Generator[None, None, Result]) -> Generator[Event, None, Result]:
+    """Run `work` in inference mode with a `Tick` at each of its yields; the mode is left there, as it is per thread."""
+    with closing(work):
+        while True:
+            with torch.inference_mode():
+                try:
+                    next(work)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+            yield Tick()
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return how much memory a run can take on `device` now; what torch keeps cached counts as free."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
-    reading = read_ram()
-    return int((reading.total_gb - reading.used_gb) * GB)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    there = device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < torch.cuda.device_count())
-    if not there:
-        raise InvalidInput("device", f"Device {name!r} is not usable here; choose auto, cpu or cuda.", name=name)
-    return device
+def _offload(name: str, resident_blocks: int) -> Offload:
+    if name not in get_args(Offload):
+        raise InvalidInput("offload", f"Offload mode {name!r} is not known; choose resident or stream.", name=name)
+    if name == "resident" and resident_blocks:
+        raise InvalidInput(
+            "resident_blocks",
+            f"{resident_blocks} resident blocks mean nothing without streaming; choose the offload mode stream.",
+            value=resident_blocks,
+        )
+    return cast(Offload, name)

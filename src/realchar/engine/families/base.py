@@ -11,6 +11,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from PIL.Image import Image
 from torch import Tensor
 
+from realchar.engine.blocks import Blocks
 from realchar.engine.denoise import Branch, ImageShape
 from realchar.engine.lora import AdapterSet
 from realchar.engine.tiling import Tile
@@ -32,6 +33,7 @@ class ModelFamily(Protocol):
     device: torch.device
     dtype: torch.dtype
     adapters: AdapterSet
+    blocks: Blocks
 
     @property
     def num_blocks(self) -> int: ...

@@ -19,6 +19,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwe
 from transformers.utils.logging import disable_progress_bar
 
 from realchar.engine import still_vae
+from realchar.engine.blocks import Blocks, Offload, ResidentBlocks, stream_transformer
 from realchar.engine.denoise import Branch, ImageShape, lockstep
 from realchar.engine.families.base import Reference
 from realchar.engine.lora import AdapterSet
@@ -42,7 +43,10 @@ LATENT = 8  # pixels of a latent's side
 
 
 class QwenImageEdit:
-    """Components of one base, resident on `device`. bfloat16 on a GPU, float32 on the CPU."""
+    """Components of one base on `device`; the transformer's blocks may be streamed to it.
+
+    bfloat16 on a GPU, float32 on the CPU.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class QwenImageEdit:
         tokenizer: Qwen2Tokenizer,
         image_processor: Qwen2VLImageProcessorPil,
         scheduler_config: dict[str, object],
-        source: WeightSource,
+        blocks: Blocks,
     ) -> None:
         self.transformer = transformer.eval().requires_grad_(False)
         self.vae = vae.eval().requires_grad_(False)
@@ -60,7 +64,8 @@ class QwenImageEdit:
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.scheduler_config = scheduler_config
-        self.adapters = AdapterSet(transformer, source)
+        self.blocks = blocks
+        self.adapters = AdapterSet(transformer, blocks)
         self.device: torch.device = transformer.device
         self.dtype: torch.dtype = transformer.dtype
         shape = (1, -1, 1, 1, 1)
@@ -68,13 +73,21 @@ class QwenImageEdit:
         self._std = torch.tensor(vae.config.latents_std, device=self.device, dtype=self.dtype).view(shape)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> QwenImageEdit:
-        """Read a diffusers folder; never asks the network. Raises ModelError when it can't be read."""
+    def load(
+        cls,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        offload: Offload = "resident",
+        resident_blocks: int = 0,
+    ) -> QwenImageEdit:
+        """Read a diffusers folder; never asks the network. Raises ModelError when it can't be read.
+
+        With "stream" the transformer's blocks stay in their files, but for `resident_blocks` of them.
+        """
         disable_progress_bar()  # our own events tell how loading goes
         try:
-            transformer = QwenImageTransformer2DModel.from_pretrained(
-                folder / "transformer", torch_dtype=dtype, local_files_only=True
-            )
+            transformer, blocks = _transformer(folder / "transformer", device, dtype, offload, resident_blocks)
             vae = AutoencoderKLQwenImage.from_pretrained(folder / "vae", torch_dtype=dtype, local_files_only=True)
             text_encoder = Qwen2_5_VLForConditionalGeneration.from_pretrained(
                 folder / "text_encoder", dtype=dtype, local_files_only=True
@@ -92,10 +105,9 @@ class QwenImageEdit:
                 path=str(folder),
             ) from error
         text_encoder.lm_head = torch.nn.Identity()  # embeddings are the last hidden state; the head is never used
-        for model in (transformer, vae, text_encoder):
+        for model in (transformer, vae, text_encoder):  # nothing moves of a streamed transformer
             model.to(device)
-        source = WeightSource(folder / "transformer")
-        return cls(transformer, vae, text_encoder, tokenizer, image_processor, dict(config), source)
+        return cls(transformer, vae, text_encoder, tokenizer, image_processor, dict(config), blocks)
 
     @property
     def num_blocks(self) -> int:
@@ -158,7 +170,7 @@ class QwenImageEdit:
         return pack(torch.randn(size, generator=generator)).to(self.device, self.dtype)
 
     def velocities(self, branches: list[Branch]) -> Generator[None, None, list[Tensor]]:
-        return lockstep(self.transformer, branches)
+        return lockstep(self.transformer, self.blocks, branches)
 
     def unpack(self, tokens: Tensor, shape: ImageShape) -> Tensor:
         """Return packed tokens (1, T, C) as latents (1, C / 4, rows * 2, columns * 2), still normalised."""
@@ -169,6 +181,15 @@ class QwenImageEdit:
         raw = latents.to(self.dtype) * self._std[:, :, 0] + self._mean[:, :, 0]
         with still_vae.planar():
             return still_vae.decode(self.vae, raw, tile).clamp(-1, 1)
+
+
+def _transformer(
+    folder: Path, device: torch.device, dtype: torch.dtype, offload: Offload, resident_blocks: int
+) -> tuple[QwenImageTransformer2DModel, Blocks]:
+    if offload == "stream":
+        return stream_transformer(folder, device, dtype, resident=resident_blocks)
+    transformer = QwenImageTransformer2DModel.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
+    return transformer, ResidentBlocks(transformer, WeightSource(folder))
 
 
 def pack(latents: Tensor) -> Tensor:

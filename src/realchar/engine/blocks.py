@@ -1,0 +1,183 @@
+"""The transformer's blocks, ready to run one after the other: all resident, or streamed through slots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from diffusers import QwenImageTransformer2DModel
+from torch import Tensor, nn
+
+from realchar.engine.accelerator import Accelerator, accelerator_of
+from realchar.engine.merge import Patches, set_patched
+from realchar.engine.modulation import FromTable, ModulationTables, concerns_modulation
+from realchar.engine.residency import HostWeights
+from realchar.engine.stream import BlockStream, take_over
+from realchar.engine.weights import WeightSource
+from realchar.errors import InvalidInput
+
+Offload = Literal["resident", "stream"]
+log = logging.getLogger("realchar.engine")
+
+BLOCKS = "transformer_blocks."
+
+
+class Blocks(Protocol):
+    """What a step asks of the blocks, and how adapters reach the weights."""
+
+    mode: Offload
+
+    @property
+    def num_resident(self) -> int: ...
+    def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:
+        """Get ready for a schedule (n,), sigmas in 0…1; yields between pieces of work, at each of which it may end."""
+
+    def modulation(self, timestep: Tensor, temb: Tensor) -> Sequence[Tensor]:
+        """Return what each block takes as `temb` at a timestep (1,) whose embedding is `temb`."""
+
+    def step(self) -> Generator[nn.Module, None, None]:
+        """Give each block, ready to run until the next is asked for; may be closed at any of them."""
+
+    def patch(self, patches: Patches) -> None:
+        """Make all weights equal pristine + patches, by the names of the weights."""
+
+
+class ResidentWeights:
+    """Some of a module's weights, which stay on the device and are refreshed from disk when patches change."""
+
+    def __init__(self, module: nn.Module, source: WeightSource) -> None:
+        self._module = module
+        self._source = source
+        self._touched: set[str] = set()
+
+    @torch.no_grad()
+    def patch(self, patches: Patches) -> None:
+        for name in sorted(patches.keys() | self._touched):
+            self._touched.add(name)
+            weight = self._module.get_parameter(name)
+            set_patched(weight, self._source.tensor(name, weight.device), patches.get(name, ()))
+        self._touched = set(patches)
+
+
+class ResidentBlocks:
+    """All blocks lie on the device; modulation is computed in them."""
+
+    mode: Offload = "resident"
+
+    def __init__(self, transformer: QwenImageTransformer2DModel, source: WeightSource) -> None:
+        self._transformer = transformer
+        self._weights = ResidentWeights(transformer, source)
+
+    @property
+    def num_resident(self) -> int:
+        return len(self._transformer.transformer_blocks)
+
+    def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:  # noqa: ARG002
+        yield from ()
+
+    def modulation(self, timestep: Tensor, temb: Tensor) -> Sequence[Tensor]:  # noqa: ARG002
+        return [temb] * len(self._transformer.transformer_blocks)
+
+    def step(self) -> Generator[nn.Module, None, None]:
+        yield from self._transformer.transformer_blocks
+
+    def patch(self, patches: Patches) -> None:
+        self._weights.patch(patches)
+
+
+class StreamedBlocks:
+    """Blocks pass through slots, their modulation comes from a table; what is no block stays on the device."""
+
+    mode: Offload = "stream"
+
+    def __init__(
+        self,
+        transformer: QwenImageTransformer2DModel,
+        host: HostWeights,
+        dtype: torch.dtype,
+        *,
+        resident: int = 0,
+        slots: int = 2,
+    ) -> None:
+        """Take over a transformer on the meta device. Raises ModelError, InvalidInput."""
+        blocks = transformer.transformer_blocks
+        if not 0 <= resident <= len(blocks):
+            raise InvalidInput(
+                "resident_blocks",
+                f"{resident} resident blocks are not possible; this base has {len(blocks)}, choose 0 to {len(blocks)}.",
+                value=resident,
+            )
+        self.choice = host.choice
+        self._transformer = transformer
+        nothing = torch.empty(0, device=host.accelerator.device, dtype=dtype)
+        groups, modulations = [], []
+        for i, block in enumerate(blocks):
+            block.img_mod, block.txt_mod = FromTable(block.img_mod, 0), FromTable(block.txt_mod, 1)
+            names = {name: f"{BLOCKS}{i}.{name}" for name, _ in block.named_parameters()}
+            groups.append(take_over(block, _those(names, modulation=False), nothing))
+            modulations.append(take_over(block, _those(names, modulation=True), nothing))
+        _materialise(transformer, host, dtype)
+        self._weights = ResidentWeights(transformer, host.source)
+        self._stream = BlockStream(groups, host, dtype, resident=resident, slots=slots)
+        self._tables = ModulationTables(
+            transformer, dtype, lambda: BlockStream(modulations, host, dtype, slots=slots, cyclic=False)
+        )
+
+    @property
+    def num_resident(self) -> int:
+        return self._stream.num_resident
+
+    def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:
+        yield from self._tables.prepare(timesteps)
+
+    def modulation(self, timestep: Tensor, temb: Tensor) -> Sequence[Tensor]:  # noqa: ARG002
+        return self._tables.rows(timestep)
+
+    def step(self) -> Generator[nn.Module, None, None]:
+        yield from self._stream.step()
+
+    def patch(self, patches: Patches) -> None:
+        self._weights.patch({name: added for name, added in patches.items() if not name.startswith(BLOCKS)})
+        self._tables.patch(patches)
+        self._stream.patch({name: p for name, p in patches.items() if not concerns_modulation(name)})
+
+
+def _those(names: dict[str, str], *, modulation: bool) -> dict[str, str]:
+    return {name: stored for name, stored in names.items() if concerns_modulation(stored) == modulation}
+
+
+def _materialise(transformer: QwenImageTransformer2DModel, host: HostWeights, dtype: torch.dtype) -> None:
+    """Load what is no block, and make anew what the meta device has swallowed."""
+    rope = transformer.pos_embed  # its frequencies are plain tensors, no buffers, so they are not loaded from anywhere
+    transformer.pos_embed = type(rope)(theta=rope.theta, axes_dim=rope.axes_dim, scale_rope=rope.scale_rope)
+    for name, parameter in list(transformer.named_parameters()):
+        if name.startswith(BLOCKS):
+            continue
+        host.source.entry(name, tuple(parameter.shape))
+        owner, _, last = name.rpartition(".")
+        loaded = host.source.tensor(name, host.accelerator.device).to(dtype)
+        setattr(transformer.get_submodule(owner), last, nn.Parameter(loaded, requires_grad=False))
+
+
+def stream_transformer(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    resident: int = 0,
+    slots: int = 2,
+    accelerator: Accelerator | None = None,
+) -> tuple[QwenImageTransformer2DModel, StreamedBlocks]:
+    """Build a transformer from its folder without ever holding its blocks' weights. Raises ModelError, InvalidInput."""
+    config = QwenImageTransformer2DModel.load_config(folder, local_files_only=True)
+    with torch.device("meta"):
+        transformer = QwenImageTransformer2DModel.from_config(config)
+    host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device))
+    blocks = StreamedBlocks(transformer, host, dtype, resident=resident, slots=slots)
+    number = len(transformer.transformer_blocks)
+    log.info("%d of %d blocks are streamed; weights are %s: %s", number - resident, number, *astuple(host.choice))
+    return transformer, blocks

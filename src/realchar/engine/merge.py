@@ -1,0 +1,33 @@
+"""What LoRA versions add to weights, and the one way in which it is added."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """One file's addition to one weight: `alpha * up @ down`, on the weight's device; `origin` tells files apart."""
+
+    up: Tensor  # (out, rank)
+    down: Tensor  # (rank, in)
+    alpha: float
+    origin: Hashable
+
+
+Patches = Mapping[str, Sequence[Patch]]  # by the weight's full name, in the order in which they are added
+
+
+def set_patched(weight: Tensor, pristine: Tensor, patches: Sequence[Patch]) -> None:
+    """Make a weight (out, in) equal `pristine` + patches: summed in float32 and rounded once, whatever the dtypes.
+
+    `pristine`, on the same device, may be the weight itself, and is not kept.
+    """
+    total = pristine.float()
+    for patch in patches:
+        total.addmm_(patch.up.float(), patch.down.float(), alpha=patch.alpha)
+    if total is not weight:
+        weight.copy_(total)

@@ -1,0 +1,233 @@
+"""Blocks of weights that pass through a few slots on the device, each loaded while the one before it computes.
+
+A slot holds one block. Its parameters are views of the slot for as long as the block may run, and nothing at other times.
+Some blocks may stay resident; they lie evenly between the streamed ones, so that each gives a copy more time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from realchar.engine.accelerator import Mark
+from realchar.engine.merge import Patches, set_patched
+from realchar.engine.residency import HostWeights
+from realchar.engine.weights import WeightSource
+
+ALIGN_BYTES = 64  # of a parameter's place in a slot: what fast kernels ask for
+
+
+@dataclass(frozen=True)
+class Group:
+    """What moves together: a module, and those of its parameters that do, by the names of their weights on disk."""
+
+    module: nn.Module
+    parameters: Mapping[str, nn.Parameter]
+    shapes: Mapping[str, torch.Size]
+
+
+def take_over(module: nn.Module, wanted: Mapping[str, str], nothing: Tensor) -> Group:
+    """Return the group of those parameters of a module on the meta device that `wanted` names, by their names on disk.
+
+    They are replaced by ones that hold `nothing`, an empty tensor of the device and dtype on which they will run.
+    """
+    parameters, shapes = {}, {}
+    for name, stored in wanted.items():
+        owner, _, last = name.rpartition(".")
+        shapes[stored] = module.get_parameter(name).shape
+        parameters[stored] = nn.Parameter(nothing, requires_grad=False)
+        setattr(module.get_submodule(owner), last, parameters[stored])
+    return Group(module, parameters, shapes)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Bytes that lie side by side in a file and, as numbers from `offset` on, in a slot: one copy."""
+
+    file: Path
+    start: int
+    stop: int
+    dtype: torch.dtype
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        return (self.stop - self.start) // self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A group's place in a slot: the copies that fill it, and offset and shape of each weight; counts are numbers."""
+
+    runs: tuple[Run, ...]
+    places: dict[str, tuple[int, torch.Size]]
+    numel: int
+
+
+def lay_out(source: WeightSource, shapes: Mapping[str, torch.Size], dtype: torch.dtype) -> Layout:
+    """Place weights in the order of their files, so that few copies fill a slot. Raises ModelError if one is amiss."""
+    align = max(1, ALIGN_BYTES // dtype.itemsize)
+    runs: list[Run] = []
+    places: dict[str, tuple[int, torch.Size]] = {}
+    end = 0
+    entries = {name: source.entry(name, tuple(shape)) for name, shape in shapes.items()}
+    for name, entry in sorted(entries.items(), key=lambda item: (str(item[1].file), item[1].start)):
+        last = runs[-1] if runs else None
+        joins = last is not None and (last.file, last.stop, last.dtype) == (entry.file, entry.start, entry.dtype)
+        offset = end if joins and end % align == 0 else -(-end // align) * align
+        if last is not None and joins and offset == end:
+            runs[-1] = Run(last.file, last.start, entry.stop, last.dtype, last.offset)
+        else:
+            runs.append(Run(entry.file, entry.start, entry.stop, entry.dtype, offset))
+        places[name] = (offset, shapes[name])
+        end = offset + shapes[name].numel()
+    return Layout(tuple(runs), places, end)
+
+
+@dataclass
+class _Slot:
+    """A buffer on the device; `held`: the group in it, `ready`: when it has arrived, `free`: when it may be replaced."""
+
+    buffer: Tensor
+    free: Mark
+    ready: Mark = None
+    held: int | None = None
+
+
+class BlockStream:
+    """Gives groups in order, each ready to run, step after step; after the last it has the first ones loaded again."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        host: HostWeights,
+        dtype: torch.dtype,
+        *,
+        resident: int = 0,
+        slots: int = 2,
+        cyclic: bool = True,
+    ) -> None:
+        """Allocate slots and resident groups; nothing is loaded before the first step.
+
+        resident: number of groups that stay on the device; slots: number of streamed ones that are there at a time;
+        cyclic: a next step follows; without it nothing is loaded beyond the last group. Raises ModelError.
+        """
+        self._groups = groups
+        self._host = host
+        self._accelerator = host.accelerator
+        self._cyclic = cyclic
+        self._layouts = [lay_out(host.source, group.shapes, dtype) for group in groups]
+        self._nothing = torch.empty(0, device=self._accelerator.device, dtype=dtype)
+        kept = {i * len(groups) // resident for i in range(resident)}
+        self._order = [i for i in range(len(groups)) if i not in kept]
+        size = max((self._layouts[i].numel for i in self._order), default=0)
+        self._slots = [_Slot(self._buffer(size), self._accelerator.mark()) for _ in range(min(slots, len(self._order)))]
+        self._resident = {i: self._buffer(self._layouts[i].numel) for i in sorted(kept)}
+        self._patches: Patches = {}
+        self._stale = set(self._resident)  # resident groups that are to be loaded before they run
+        for i, buffer in self._resident.items():
+            self._bind(i, buffer)
+
+    @property
+    def num_resident(self) -> int:
+        return len(self._resident)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return what slots and resident groups take on the device."""
+        buffers = [slot.buffer for slot in self._slots] + list(self._resident.values())
+        return sum(buffer.numel() * buffer.element_size() for buffer in buffers)
+
+    def patch(self, patches: Patches) -> None:
+        """Add these patches, and no others, to every group that runs from now on."""
+        touched = {i for i in self._resident if self._touches(i, self._patches) or self._touches(i, patches)}
+        self._stale |= touched
+        self._patches = patches
+        for patch in (patch for added in patches.values() for patch in added):
+            self._accelerator.adopt(patch.up)
+            self._accelerator.adopt(patch.down)
+        for slot in self._slots:
+            slot.held = None
+            slot.free = self._accelerator.mark()  # the patches' own arrival is part of it
+
+    def step(self) -> Generator[nn.Module, None, None]:
+        """Give each group's module, ready to run until the next is asked for. May be closed at any of them."""
+        self._refresh()
+        at = 0  # in the order of streamed groups
+        for i, group in enumerate(self._groups):
+            self._prefetch(at)
+            if i in self._resident:
+                yield group.module
+                continue
+            slot = next(slot for slot in self._slots if slot.held == i)
+            self._accelerator.wait(slot.ready)
+            self._bind(i, slot.buffer)
+            try:
+                yield group.module
+            finally:
+                slot.free = self._accelerator.mark()
+                self._unbind(i)
+            at += 1
+        self._prefetch(at)
+
+    def _refresh(self) -> None:
+        while self._stale:
+            i = next(iter(self._stale))
+            fill = partial(self._fill, self._resident[i], i, self._patches)
+            self._accelerator.wait(self._accelerator.submit(fill, self._accelerator.mark()))
+            self._stale.discard(i)
+
+    def _prefetch(self, at: int) -> None:
+        """Have the groups loaded that run next, from the streamed one at `at` on, where a slot is free for them."""
+        wanted = self._order[at : at + len(self._slots)]
+        if self._cyclic:
+            wanted += self._order[: len(self._slots) - len(wanted)]
+        held = {slot.held for slot in self._slots}
+        free = [slot for slot in self._slots if slot.held not in wanted]
+        for i in (i for i in wanted if i not in held):
+            slot = free.pop()
+            slot.held = None  # if loading fails, it holds nothing
+            slot.ready = self._accelerator.submit(partial(self._fill, slot.buffer, i, self._patches), slot.free)
+            slot.held = i
+
+    @torch.no_grad()
+    def _fill(self, buffer: Tensor, i: int, patches: Patches) -> None:
+        layout = self._layouts[i]
+        for run in layout.runs:
+            span = self._host.span(run.file, run.start, run.stop, run.dtype)
+            self._host.upload(buffer[run.offset : run.offset + run.numel], span)
+        for name, (offset, shape) in layout.places.items():
+            if name in patches:
+                weight = buffer[offset : offset + shape.numel()].view(shape)
+                set_patched(weight, self._pristine(name, weight), patches[name])
+
+    def _pristine(self, name: str, weight: Tensor) -> Tensor:
+        """Return the weight itself, or a copy in the dtype of the file where that is another: it is rounded only once."""
+        entry = self._host.source.entry(name)
+        if entry.dtype == weight.dtype:
+            return weight
+        stored = torch.empty(weight.shape, device=weight.device, dtype=entry.dtype)
+        self._host.upload(stored.flatten(), self._host.span(entry.file, entry.start, entry.stop, entry.dtype))
+        return stored
+
+    def _buffer(self, numel: int) -> Tensor:
+        with torch.inference_mode(False):  # a run in inference mode may make it, another thread may fill it
+            buffer = torch.empty(numel, device=self._accelerator.device, dtype=self._nothing.dtype)
+        self._accelerator.adopt(buffer)
+        return buffer
+
+    def _bind(self, i: int, buffer: Tensor) -> None:
+        for name, (offset, shape) in self._layouts[i].places.items():
+            self._groups[i].parameters[name].data = buffer[offset : offset + shape.numel()].view(shape)
+
+    def _unbind(self, i: int) -> None:
+        for parameter in self._groups[i].parameters.values():
+            parameter.data = self._nothing
+
+    def _touches(self, i: int, patches: Patches) -> bool:
+        return any(name in patches for name in self._layouts[i].places)
