@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from realchar.cli import main
+from realchar.cli import build_parser, main
+from realchar.cli.convert import load_settings
 from realchar.errors import storage_error
 from realchar.results import read_params, save
 
@@ -189,3 +190,16 @@ def test_whoever_stops_reading_gets_no_traceback(tmp_path: Path, source: Path) -
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [([], ("stream", 3)), (["--offload", "resident"], ("resident", 0)), (["--resident-blocks", "5"], ("stream", 5))],
+)
+def test_options_win_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], expected: tuple[str, int]
+) -> None:
+    monkeypatch.setenv("REALCHAR_OFFLOAD", "stream")
+    monkeypatch.setenv("REALCHAR_RESIDENT_BLOCKS", "3")
+    settings = load_settings(build_parser().parse_args(["convert", "a.png", "-o", "b.png", *options]))
+    assert (settings.offload, settings.resident_blocks) == expected

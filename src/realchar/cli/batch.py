@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realchar.catalog import BaseInfo, load_base
-from realchar.cli.convert import Terminal, add_options, build_request, load_engine, targets_of
+from realchar.cli.convert import Terminal, add_options, build_request, load_engine, load_settings, targets_of
 from realchar.cli.names import path_argument, printable
 from realchar.convert import convert
 from realchar.errors import InvalidInput, ModelError, NotFound, RealCharError, storage_error
@@ -70,7 +70,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = Settings.load(base=args.base, offload=args.offload, resident_blocks=args.resident_blocks)
+    settings = load_settings(args)
     base = load_base(settings.base)
     request = build_request(args, base, settings)
     checked(request, settings.weights)

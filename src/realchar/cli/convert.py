@@ -87,6 +87,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="write events as JSON lines to standard output")
 
 
+def load_settings(args: argparse.Namespace) -> Settings:
+    """Return the settings with the options in effect; `--offload resident` alone undoes a number of blocks set before."""
+    blocks = 0 if args.offload == "resident" and args.resident_blocks is None else args.resident_blocks
+    return Settings.load(base=args.base, offload=args.offload, resident_blocks=blocks)
+
+
 def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) -> EditRequest:
     """Return the request that the options and the preset make; options win."""
     preset = get_preset(args.preset)
@@ -134,7 +140,7 @@ def _check_targets(source: Path, targets: dict[str, Path]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = Settings.load(base=args.base, offload=args.offload, resident_blocks=args.resident_blocks)
+    settings = load_settings(args)
     base = load_base(settings.base)
     targets = targets_of(args.output, not args.no_stamp)
     _check_targets(args.input, targets)

@@ -286,6 +286,8 @@ def _ticking(work: Generator[None, None, Result]) -> Generator[Event, None, Resu
 def _offload(name: str, resident_blocks: int) -> Offload:
     if name not in get_args(Offload):
         raise InvalidInput("offload", f"Offload mode {name!r} is not known; choose resident or stream.", name=name)
+    if resident_blocks < 0:
+        raise InvalidInput("resident_blocks", f"{resident_blocks} resident blocks are not possible; choose 0 or more.")
     if name == "resident" and resident_blocks:
         raise InvalidInput(
             "resident_blocks",
