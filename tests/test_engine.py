@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from realchar.catalog import load_base
 from realchar.engine.pipeline import Engine
@@ -203,6 +204,16 @@ def test_a_damaged_base_is_named(tmp_path: Path) -> None:
     file = base / "transformer" / "diffusion_pytorch_model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ModelError, match="can't be read"):
+        Engine.load(load_base(base), "cpu")
+
+
+def test_a_base_that_lacks_a_weight_is_named(tmp_path: Path) -> None:
+    base = copy_base(tmp_path / "base")
+    file = base / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    del tensors["transformer_blocks.5.attn.add_k_proj.bias"]
+    save_file(tensors, file)
+    with pytest.raises(ModelError, match=r"lacks 'transformer_blocks\.5\.attn\.add_k_proj\.bias'"):
         Engine.load(load_base(base), "cpu")
 
 

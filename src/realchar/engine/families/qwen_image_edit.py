@@ -106,6 +106,12 @@ class QwenImageEdit:
             ) from error
         text_encoder.lm_head = torch.nn.Identity()  # embeddings are the last hidden state; the head is never used
         for model in (transformer, vae, text_encoder):  # nothing moves of a streamed transformer
+            if lacking := [name for name, parameter in model.named_parameters() if parameter.is_meta]:
+                raise ModelError(
+                    "base_damaged",
+                    f"Base {str(folder)!r} lacks {lacking[0]!r}; copy the folder again.",
+                    path=str(folder),
+                )
             model.to(device)
         return cls(transformer, vae, text_encoder, tokenizer, image_processor, dict(config), blocks)
 
