@@ -16,6 +16,7 @@ from realchar.errors import ModelError, NotFound
 
 COMPONENTS = ("transformer", "vae", "text_encoder", "tokenizer", "processor", "scheduler")
 PIPELINE = "QwenImageEditPlusPipeline"
+LENGTH_BYTES = 8  # of a safetensors header's length, at the beginning of the file
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 
 
@@ -187,15 +188,29 @@ def newest_weights(folder: Path, base: BaseInfo) -> WeightsInfo | None:
 def _factor_widths(path: Path) -> set[int]:
     """Return the last dimensions of the tensors in a safetensors header; nothing for a file that can't be read whole."""
     try:
-        with path.open("rb") as handle:
-            length = int.from_bytes(handle.read(8), "little")
-            header = json.loads(handle.read(length)) if length <= MAX_HEADER_BYTES else {}
-        tensors = [entry for key, entry in header.items() if key != "__metadata__" and entry["shape"]]
-        end = 8 + length + max((entry["data_offsets"][1] for entry in tensors), default=0)
+        header, begin = read_header(path)
+        tensors = [entry for entry in header.values() if entry["shape"]]
+        end = begin + max((entry["data_offsets"][1] for entry in tensors), default=0)
         whole = end <= path.stat().st_size  # less: a download that is not done
         return {entry["shape"][-1] for entry in tensors} if whole else set()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         return set()
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return a safetensors file's rows by tensor name, not looked at any further, and the byte where its data begins.
+
+    Raises OSError, or ValueError where it has no whole header.
+    """
+    with path.open("rb") as handle:
+        length = int.from_bytes(handle.read(LENGTH_BYTES), "little")
+        text = handle.read(length) if length <= MAX_HEADER_BYTES else b""
+    try:
+        header = json.loads(text if len(text) == length else b"")
+        header.pop("__metadata__", None)
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path.name!r} has no whole header") from error
+    return header, LENGTH_BYTES + length
 
 
 def file_sha256(path: Path) -> str:

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from realchar.catalog import read_header
 from realchar.errors import ModelError
 
-LENGTH_BYTES = 8  # of the header's length, at the beginning of a file
-MAX_HEADER_BYTES = 100_000_000  # as the format's own library
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -75,7 +74,7 @@ class WeightSource:
         """Return a tensor's place. Raises ModelError when there is none, or it is not of `shape`."""
         entry = self.entries.get(name)
         if entry is None:
-            raise self.damaged(KeyError(name))
+            raise self.damaged(ValueError(f"{name!r} is missing"))
         if shape is not None and entry.shape != shape:
             raise self.damaged(ValueError(f"{name!r} is {entry.shape}, not {shape}"))
         return entry
@@ -114,14 +113,9 @@ class WeightSource:
         return sorted(self.folder.glob("*.safetensors"))
 
     def _header(self, file: Path) -> dict[str, Entry]:
-        mapping = self.mapping(file)
-        length = int.from_bytes(bytes(mapping[:LENGTH_BYTES].tolist()), "little")
-        begin = LENGTH_BYTES + length
-        if len(mapping) < LENGTH_BYTES or length > MAX_HEADER_BYTES or begin > len(mapping):
-            raise ValueError(f"{file.name!r} has no whole header")
-        header: dict[str, Any] = json.loads(mapping[LENGTH_BYTES:begin].numpy().tobytes())
-        header.pop("__metadata__", None)
-        return {name: _entry(file, name, row, begin, len(mapping)) for name, row in header.items()}
+        header, begin = read_header(file)
+        end = len(self.mapping(file))
+        return {name: _entry(file, name, row, begin, end) for name, row in header.items()}
 
 
 def _entry(file: Path, name: str, row: dict[str, Any], begin: int, end: int) -> Entry:
