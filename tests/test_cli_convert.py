@@ -14,7 +14,7 @@ from PIL import Image
 
 from realchar.cli import build_parser, main
 from realchar.cli.convert import load_settings
-from realchar.errors import storage_error
+from realchar.errors import InvalidInput, storage_error
 from realchar.results import read_params, save
 
 
@@ -99,6 +99,7 @@ def test_a_name_that_begins_with_a_dash_is_a_file(
         (["--cfg", "99"], 2, "CFG is 99"),
         (["--base", "nowhere"], 1, "No base at"),
         (["-o", "out.bmp"], 2, "no name for a picture"),
+        (["--resident-blocks", "3"], 2, "--resident-blocks 3 means nothing without streaming"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
@@ -194,7 +195,7 @@ def test_whoever_stops_reading_gets_no_traceback(tmp_path: Path, source: Path) -
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [([], ("stream", 3)), (["--offload", "resident"], ("resident", 0)), (["--resident-blocks", "5"], ("stream", 5))],
+    [([], ("stream", 3)), (["--offload", "resident"], ("resident", 3)), (["--resident-blocks", "5"], ("stream", 5))],
 )
 def test_options_win_over_the_environment(
     monkeypatch: pytest.MonkeyPatch, options: list[str], expected: tuple[str, int]
@@ -203,3 +204,6 @@ def test_options_win_over_the_environment(
     monkeypatch.setenv("REALCHAR_RESIDENT_BLOCKS", "3")
     settings = load_settings(build_parser().parse_args(["convert", "a.png", "-o", "b.png", *options]))
     assert (settings.offload, settings.resident_blocks) == expected
+    monkeypatch.setenv("REALCHAR_OFFLOAD", "Stream")
+    with pytest.raises(InvalidInput, match=r"REALCHAR_OFFLOAD is 'Stream', but 'resident' or 'stream' is needed"):
+        load_settings(build_parser().parse_args(["convert", "a.png", "-o", "b.png"]))

@@ -17,7 +17,7 @@ from realchar import catalog, doctor, machine
 from realchar.cli import doctor as command
 from realchar.doctor import Finding, Report
 from realchar.machine import Gpu, MemoryReading
-from realchar.settings import Settings
+from realchar.settings import Offload, Settings
 
 CARD = Gpu(0, "RTX 4090", 24.0, 20.0, "580.65")
 CPU_TORCH = Report({"version": "2.13.0+cpu", "cuda": None, "usable": False, "error": ""})
@@ -163,6 +163,11 @@ def test_choice_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(machine, "read_memory", readings.__getitem__)
     finding = choice(tmp_path, GPU_TORCH)
     assert finding.state == "ok" and "RTX 4090 in bfloat16, because PyTorch can use it" in finding.text
+
+
+def test_choice_tells_that_blocks_are_streamed(tmp_path: Path) -> None:
+    found = choice(tmp_path, CPU_TORCH, offload=Offload.STREAM)
+    assert found.state == "ok" and "as its blocks are streamed" in found.text
 
 
 def test_choice_that_does_not_fit_is_refused(tmp_path: Path) -> None:

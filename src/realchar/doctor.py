@@ -23,7 +23,7 @@ from realchar import catalog, machine
 from realchar.engine.memory import Footprint, estimate_bytes
 from realchar.errors import ModelError
 from realchar.machine import Gpu
-from realchar.settings import Settings
+from realchar.settings import Offload, Settings
 
 PROBE_S = 180  # a first import from a cold disk takes long
 OLDEST_DRIVER = {"12": 525, "13": 580}  # by major version of the CUDA that torch was built with
@@ -299,6 +299,8 @@ def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> F
     reasons = {True: "PyTorch can use it", False: "PyTorch can't use a graphics card here"}
     why = reasons[on_gpu] if settings.device == "auto" else f"REALCHAR_DEVICE is {settings.device!r}"
     text = f"{base.title} on the {place} in {dtype}, because {why}; it needs {need:.1f} GB of {kind}"
+    if settings.offload is Offload.STREAM:
+        return Finding("choice", "ok", f"{text} with all weights there, and less as its blocks are streamed.")
     if need > memory.total_gb:
         remedy = "Choose a smaller base" + (", or the CPU with REALCHAR_DEVICE=cpu." if on_gpu else ".")
         return Finding("choice", "bad", f"{text}, but there are only {memory.total_gb:.1f}.", remedy)

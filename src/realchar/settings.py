@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,13 @@ def project_root() -> Path:
     return root if (root / "weights").is_dir() else Path.cwd()
 
 
+class Offload(StrEnum):
+    """Where the transformer's weights are while it runs."""
+
+    RESIDENT = "resident"
+    STREAM = "stream"
+
+
 @dataclass(frozen=True)
 class Settings:
     """Paths, limits and addresses; every field can be set by the variable `REALCHAR_<FIELD>`."""
@@ -26,7 +34,7 @@ class Settings:
     weights: Path = Path()  # LoRA versions; default <root>/weights
     base: str = ""  # a diffusers folder; default <root>/weights/demo
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
-    offload: str = "resident"  # resident: all weights on the device; stream: transformer blocks pass through it
+    offload: Offload = Offload.RESIDENT  # resident: all weights on the device; stream: blocks pass through it
     resident_blocks: int = 0  # with stream, the number of blocks that stay on the device
     host: str = "127.0.0.1"  # address to listen on; another one is reachable from other machines
     port: int = 7860  # port to listen on
@@ -68,12 +76,15 @@ class Settings:
 
 def _parse(name: str, text: str, default: Any) -> Any:
     kind = type(default) if not isinstance(default, Path) else Path
+    possible = f"a value like {default!r}"
+    if isinstance(default, StrEnum):
+        possible = " or ".join(repr(member.value) for member in type(default))
     try:
         return kind(text)
     except ValueError:
         raise InvalidInput(
             "setting",
-            f"REALCHAR_{name.upper()} is {text!r}, but a value like {default!r} is needed.",
+            f"REALCHAR_{name.upper()} is {text!r}, but {possible} is needed.",
             name=name,
             value=text,
         ) from None

@@ -26,7 +26,7 @@ from realchar.errors import InvalidInput, ModelError, NotFound, RealCharError, s
 from realchar.images import prepare
 from realchar.requests import checked, prepare_options
 from realchar.results import check_target
-from realchar.schema import EditRequest, Event, Saved, Stage, Step, Tick, event_json
+from realchar.schema import Degraded, EditRequest, Event, Saved, Stage, Step, Tick, event_json
 from realchar.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ PICTURE_NAME = re.compile(
     r".\.(a?png|jpe?g|jpe|jfif|mpo|webp|gif|tiff?|bmp|dib|jp2|j2[ck]|jp[cfx]|p[bgnp]m|pfm|tga|icb|vda|vst|avifs?|hei[cf]|hif)$",
     re.IGNORECASE,
 )
-ENDING_CODES = frozenset(
-    {"disk", "device", "offload", "resident_blocks", "oom_load"}
-)  # errors that every further picture would meet too
+# Errors that every further picture would meet too.
+ENDING_CODES = frozenset({"disk", "device", "resident_blocks", "oom_load"})
 
 
 @dataclass(frozen=True)
@@ -274,7 +273,7 @@ class _Lines(Terminal):
             seed = event.params["request"]["seed"]
             names = [name for _, name in sorted(event.files.items(), reverse=True)]  # the stamped one first
             self.line(f"  → {printable(', '.join(names))}, seed {seed}, {event.seconds:.1f} s")
-        elif isinstance(event, Stage | Step) and self.live:
+        elif isinstance(event, Degraded) or (isinstance(event, Stage | Step) and self.live):
             super().show(event)
 
     def fail(self, error: RealCharError) -> None:

@@ -33,7 +33,7 @@ from realchar.schema import (
     Tick,
     event_json,
 )
-from realchar.settings import Settings
+from realchar.settings import Offload, Settings
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
@@ -78,9 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-stamp", action="store_true", help="write only the clean picture, under the asked name")
     parser.add_argument("--base", metavar="PATH", help="a diffusers folder; default: the embedded demo base")
-    parser.add_argument(
-        "--offload", choices=("resident", "stream"), help="where the transformer's weights are; default: resident"
-    )
+    parser.add_argument("--offload", choices=[*Offload], help="where the transformer's weights are; default: resident")
     parser.add_argument(
         "--resident-blocks", type=int, metavar="N", help="with stream: blocks that stay on the device; default: 0"
     )
@@ -88,9 +86,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_settings(args: argparse.Namespace) -> Settings:
-    """Return the settings with the options in effect; `--offload resident` alone undoes a number of blocks set before."""
-    blocks = 0 if args.offload == "resident" and args.resident_blocks is None else args.resident_blocks
-    return Settings.load(base=args.base, offload=args.offload, resident_blocks=blocks)
+    """Return the settings with the options in effect; raises InvalidInput for one that would have no effect."""
+    offload = Offload(args.offload) if args.offload else None
+    settings = Settings.load(base=args.base, offload=offload, resident_blocks=args.resident_blocks)
+    if args.resident_blocks and settings.offload is not Offload.STREAM:
+        message = f"--resident-blocks {args.resident_blocks} means nothing without streaming; add --offload stream."
+        raise InvalidInput("resident_blocks", message, value=args.resident_blocks)
+    return settings
 
 
 def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) -> EditRequest:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Generator, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from diffusers import QwenImageTransformer2DModel
@@ -19,8 +19,8 @@ from realchar.engine.residency import HostWeights
 from realchar.engine.stream import BlockStream, take_over
 from realchar.engine.weights import WeightSource
 from realchar.errors import InvalidInput
+from realchar.settings import Offload
 
-Offload = Literal["resident", "stream"]
 log = logging.getLogger("realchar.engine")
 
 BLOCKS = "transformer_blocks."
@@ -66,7 +66,7 @@ class ResidentWeights:
 class ResidentBlocks:
     """All blocks lie on the device; modulation is computed in them."""
 
-    mode: Offload = "resident"
+    mode = Offload.RESIDENT
 
     def __init__(self, transformer: QwenImageTransformer2DModel, source: WeightSource) -> None:
         self._transformer = transformer
@@ -92,7 +92,7 @@ class ResidentBlocks:
 class StreamedBlocks:
     """Blocks pass through slots, their modulation comes from a table; what is no block stays on the device."""
 
-    mode: Offload = "stream"
+    mode = Offload.STREAM
 
     def __init__(
         self,

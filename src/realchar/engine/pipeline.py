@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
@@ -21,7 +21,6 @@ from PIL import Image
 from torch import Tensor
 
 from realchar.catalog import BaseInfo
-from realchar.engine.blocks import Offload
 from realchar.engine.denoise import Branch, guided
 from realchar.engine.devices import find_device, free_bytes, release
 from realchar.engine.families.base import ModelFamily, Reference
@@ -31,9 +30,10 @@ from realchar.engine.ladder import with_smaller_tiles
 from realchar.engine.memory import Footprint, plan_tile
 from realchar.engine.preview import fit_preview, render_preview, stored_preview
 from realchar.engine.tiling import Tile, count
-from realchar.errors import InvalidInput, OutOfMemory, ResultError
+from realchar.errors import OutOfMemory, ResultError
 from realchar.machine import read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
+from realchar.settings import Offload
 
 CACHED_PROMPTS = 32
 Result = TypeVar("Result")
@@ -68,20 +68,21 @@ class Engine:
         self._prompts: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
     @classmethod
-    def load(cls, base: BaseInfo, device: str = "auto", offload: str = "resident", resident_blocks: int = 0) -> Engine:
+    def load(
+        cls, base: BaseInfo, device: str = "auto", offload: Offload = Offload.RESIDENT, resident_blocks: int = 0
+    ) -> Engine:
         """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
 
-        offload: "resident" keeps all weights on the device; "stream" only what is no transformer block, and
+        offload: resident keeps all weights on the device; stream only what is no transformer block, and
         `resident_blocks` of the blocks.
         """
-        mode = _offload(offload, resident_blocks)
         target = find_device(device)
         dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
         try:
-            family = QwenImageEdit.load(base.path, target, dtype, mode, resident_blocks)
+            family = QwenImageEdit.load(base.path, target, dtype, offload, resident_blocks)
         except torch.OutOfMemoryError:
             needs, remedy = f"{base.weight_bytes / 1e9:.1f} GB on {target}", "choose the offload mode stream"
-            if mode == "stream":
+            if offload is Offload.STREAM:
                 needs, remedy = f"memory on {target} for {resident_blocks} resident blocks", "choose fewer of them"
         else:
             return cls(base, family)
@@ -281,17 +282,3 @@ def _ticking(work: Generator[None, None, Result]) -> Generator[Event, None, Resu
                     result: Result = end.value
                     return result
             yield Tick()
-
-
-def _offload(name: str, resident_blocks: int) -> Offload:
-    if name not in get_args(Offload):
-        raise InvalidInput("offload", f"Offload mode {name!r} is not known; choose resident or stream.", name=name)
-    if resident_blocks < 0:
-        raise InvalidInput("resident_blocks", f"{resident_blocks} resident blocks are not possible; choose 0 or more.")
-    if name == "resident" and resident_blocks:
-        raise InvalidInput(
-            "resident_blocks",
-            f"{resident_blocks} resident blocks mean nothing without streaming; choose the offload mode stream.",
-            value=resident_blocks,
-        )
-    return cast(Offload, name)

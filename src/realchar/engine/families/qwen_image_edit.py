@@ -19,13 +19,14 @@ from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwe
 from transformers.utils.logging import disable_progress_bar
 
 from realchar.engine import still_vae
-from realchar.engine.blocks import Blocks, Offload, ResidentBlocks, stream_transformer
+from realchar.engine.blocks import Blocks, ResidentBlocks, stream_transformer
 from realchar.engine.denoise import Branch, ImageShape, lockstep
 from realchar.engine.families.base import Reference
 from realchar.engine.lora import AdapterSet
 from realchar.engine.tiling import Tile
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
+from realchar.settings import Offload
 
 TEMPLATE = (
     "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
@@ -78,7 +79,7 @@ class QwenImageEdit:
         folder: Path,
         device: torch.device,
         dtype: torch.dtype,
-        offload: Offload = "resident",
+        offload: Offload = Offload.RESIDENT,
         resident_blocks: int = 0,
     ) -> QwenImageEdit:
         """Read a diffusers folder; never asks the network. Raises ModelError when it can't be read.
@@ -192,7 +193,7 @@ class QwenImageEdit:
 def _transformer(
     folder: Path, device: torch.device, dtype: torch.dtype, offload: Offload, resident_blocks: int
 ) -> tuple[QwenImageTransformer2DModel, Blocks]:
-    if offload == "stream":
+    if offload is Offload.STREAM:
         return stream_transformer(folder, device, dtype, resident=resident_blocks)
     transformer = QwenImageTransformer2DModel.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
     return transformer, ResidentBlocks(transformer, WeightSource(folder))
