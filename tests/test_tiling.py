@@ -31,7 +31,7 @@ def vae() -> AutoencoderKLQwenImage:
 @pytest.mark.parametrize(("size", "tile", "step"), [(64, 16, 1), (61, 16, 1), (7, 100, 1), (200, 64, 8), (203, 8, 8)])
 def test_spans_cover_everything_once(size: int, tile: int, step: int) -> None:
     found = tiling.spans(size, tile, Reach(5, 7), step)
-    assert found[0].start == 0 and found[-1].stop == size
+    assert found[0].start == 0 and found[-1].stop == size and len(found) == -(-size // tile)
     for span, after in itertools.pairwise(found):
         assert span.stop == after.start
     for span in found:
@@ -101,25 +101,27 @@ def test_a_network_that_looks_everywhere_is_refused() -> None:
 
 
 def test_the_chosen_tile_fits_and_costs_least() -> None:
-    assert tiling.choose(128, 128, 128 * 128, halo=13) is None
+    assert tiling.choose((128, 128), 128 * 128, halo=13) is None
     for most in (10_000, 6_000, 3_000, 1_500):
-        tile = tiling.choose(128, 96, most, halo=13)
+        tile = tiling.choose((128, 96), most, halo=13)
         assert tile is not None
         assert min(128, tile[0] + 26) * min(96, tile[1] + 26) <= most
-    assert tiling.choose(128, 128, 100, halo=13) == (8, 8)
-    strips = tiling.choose(128, 96, 8_000, halo=13)
-    assert strips is not None and strips[1] == 96 and tiling.count(128, 96, strips) <= 4
-    assert tiling.choose(8, 512, 1_500, halo=13) == (8, 128)  # no higher than the picture
+    assert tiling.choose((128, 128), 100, halo=13) == (8, 8)
+    strips = tiling.choose((128, 96), 8_000, halo=13)
+    assert strips is not None and strips[1] == 96 and tiling.count((128, 96), strips) <= 4
+    assert tiling.choose((8, 512), 1_500, halo=13) == (8, 128)  # no higher than the picture
 
 
 def test_tiles_get_smaller_until_they_can_not() -> None:
     tile: tiling.Tile | None = None
     seen = []
-    while (tile := tiling.smaller(64, 40, tile)) is not None:
+    while (tile := tiling.smaller((64, 40), tile)) is not None:
         seen.append(tile)
     assert seen[0] == (32, 40) and seen[-1] == (8, 8) and len(seen) == len(set(seen))
     assert (
-        tiling.count(64, 40, None) == 1 and tiling.count(64, 40, (32, 40)) == 2 and tiling.count(64, 40, (8, 8)) == 40
+        tiling.count((64, 40), None) == 1
+        and tiling.count((64, 40), (32, 40)) == 2
+        and tiling.count((64, 40), (8, 8)) == 40
     )
 
 

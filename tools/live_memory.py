@@ -19,16 +19,18 @@ class LiveMemory(TorchDispatchMode):
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        known = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        given = {
+            leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
+        }
         output = function(*args, **(kwargs or {}))
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor):
-                self._count(leaf.untyped_storage(), known)
+                self._count(leaf.untyped_storage(), given)
         return output
 
-    def _count(self, storage: Any, known: set[int]) -> None:
+    def _count(self, storage: Any, given: set[int]) -> None:
         key = storage._cdata
-        if key in self._known or id(storage) in known:
+        if key in self._known or key in given:
             return
         self._known.add(key)
         size = storage.nbytes()

@@ -69,7 +69,7 @@ def table(
     for tile in (None, *((pixels // ratio, pixels // ratio) for pixels in options.tiles)):
         output, seconds, peak = measured(partial(run, tile), device)
         whole = output if whole is None else whole
-        count = tiling.count(side // ratio, side // ratio, tile)
+        count = tiling.count((side // ratio, side // ratio), tile)
         label = "whole" if tile is None else f"{tile[0] * ratio} pixels"
         difference = float((output - whole).abs().max())
         print(f"| {label} | {count} | {seconds:.2f} | {peak:.2f} | {difference:.1g} |", flush=True)

@@ -86,7 +86,7 @@ def looks_of(
     """
     if draw is not None:
         maps = data.frames(len(pairs), draw)
-        pairs = data.recolour(data.reframe(pairs, maps), draw).clamp(-1, 1)
+        pairs = data.augment(pairs, draw, maps)
         spots = data.reframe(spots[:, None], maps)[:, 0].clamp(0, 1)
     drawing, photo = pairs.unbind(1)
     if draw is not None:

@@ -52,9 +52,12 @@ def spots(eyes: list[Eyes], side: int) -> Tensor:
     return masks
 
 
-def augment(pairs: Tensor, draw: torch.Generator) -> Tensor:
-    """Flip, crop, tilt and recolour floats (N, K, 3, H, W): the same way for the K pictures of a pair."""
-    return recolour(reframe(pairs, frames(len(pairs), draw)), draw).clamp(-1, 1)
+def augment(pairs: Tensor, draw: torch.Generator, maps: Tensor | None = None) -> Tensor:
+    """Flip, crop, tilt and recolour floats (N, K, 3, H, W): the same way for the K pictures of a pair.
+
+    `maps` (N, 2, 3): how they are framed; drawn where there are none.
+    """
+    return recolour(reframe(pairs, frames(len(pairs), draw) if maps is None else maps), draw).clamp(-1, 1)
 
 
 def reframe(pairs: Tensor, maps: Tensor) -> Tensor:

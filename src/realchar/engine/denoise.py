@@ -53,9 +53,9 @@ class _Stream:
 def lockstep(
     transformer: QwenImageTransformer2DModel, blocks: Blocks, branches: list[Branch]
 ) -> Generator[None, None, list[Tensor]]:
-    """Run the transformer, with its `blocks`, for all branches; yields after each block, returns the predicted velocity of each branch.
+    """Run the transformer, with its `blocks`, for all branches; yields after each block, returns their velocities.
 
-    The returned tensors are (1, T, in_channels): of the noise tokens only. The math is that of
+    The predicted velocities are (1, T, in_channels): of the noise tokens only. The math is that of
     `QwenImageTransformer2DModel.forward` (diffusers 0.42), entered between its parts.
     """
     streams = [_enter(transformer, blocks, branch) for branch in branches]

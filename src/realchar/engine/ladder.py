@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 def with_smaller_tiles(
-    run: Callable[[Tile | None], T], rows: int, columns: int, tile: Tile | None, device: torch.device
+    run: Callable[[Tile | None], T], size: Tile, tile: Tile | None, device: torch.device
 ) -> Generator[Degraded, None, T]:
-    """Return `run(tile)` for a picture of so many latents, with smaller tiles each time that memory is too short.
+    """Return `run(tile)` for a picture of `size` latents, with smaller tiles each time that memory is too short.
 
     Yields what was given up. Raises torch.OutOfMemoryError where the smallest tile is too large.
     """
@@ -27,9 +27,9 @@ def with_smaller_tiles(
             with torch.inference_mode():  # left at each yield: it is per thread
                 return run(tile)
         except torch.OutOfMemoryError:
-            tile = tiling.smaller(rows, columns, tile)
+            tile = tiling.smaller(size, tile)
             if tile is None:
                 raise
         release(device)  # outside the `except`, which kept the tensors alive
-        tiles = tiling.count(rows, columns, tile)
+        tiles = tiling.count(size, tile)
         yield Degraded("vae_tiles", {"tiles": tiles}, f"the picture is now done in {tiles} tiles")

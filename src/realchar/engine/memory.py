@@ -12,8 +12,8 @@ from realchar.engine.tiling import Tile
 # Bytes of activations for each token and each channel of the transformer above its weights: 37.4 from 512x512 on.
 ACTIVATION_BYTES = 40
 # Bytes for each pixel and each channel of the VAE's finest level, of the part that is tiled. Live tensors counted
-# (tests/test_memory.py): 10.2 decoding, 8.2 encoding; kernels take a fifth more of the stock decode (44 measured, 36
-# counted); the rest is kept back until these too are measured on a graphics card.
+# (python -m pytest tests/test_memory.py -s): 10.2 decoding, 8.5 encoding; kernels take a fifth more of the stock decode
+# (44.2 measured on a card, 36.2 counted); the rest is kept back until these too are measured on one.
 DECODE_BYTES = 15
 ENCODE_BYTES = 12
 VAE_SHARE = 0.9  # of the free memory, for decoding or encoding
@@ -51,7 +51,7 @@ def estimate_bytes(footprint: Footprint, width: int, height: int) -> int:
     return PROCESS_BYTES + weights + max(activations, decode)
 
 
-def plan_tile(footprint: Footprint, rows: int, columns: int, free: int, halo: int) -> Tile | None:
-    """Return the VAE's tile for a picture of so many latents where `free` bytes are free; None: it is done as a whole."""
+def plan_tile(footprint: Footprint, size: Tile, free: int, halo: int) -> Tile | None:
+    """Return the VAE's tile for a picture of `size` latents where `free` bytes are free; None: it is done as a whole."""
     latent = PIXELS_PER_LATENT * footprint.vae_width * max(DECODE_BYTES, ENCODE_BYTES) * footprint.precision
-    return tiling.choose(rows, columns, int(free * VAE_SHARE) // latent, halo)
+    return tiling.choose(size, int(free * VAE_SHARE) // latent, halo)

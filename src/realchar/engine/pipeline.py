@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,11 +138,14 @@ class Engine:
             yield Tick()
         # 3. The reference, at the output's own size
         yield Stage("encode_image")
-        reference = yield from self._encode_image(picture, request.tile)
+        size = picture.height // LATENT, picture.width // LATENT
+        tile = self._tile(size, request.tile)
+        encode = partial(self.family.encode_image, picture)
+        reference = yield from with_smaller_tiles(encode, size, tile, self.family.device)
         yield Tick()
         # 4. Plan
         yield Stage("plan")
-        plan = self._plan(*self._latents(picture), request.tile)
+        plan = self._plan(count(size, tile))
         yield plan
         # 5. Denoise
         yield Stage("denoise")
@@ -151,7 +154,9 @@ class Engine:
         yield from self._denoise(run)
         # 6. Decode
         yield Stage("decode")
-        image = (yield from self._decode(run, *self._latents(picture))).crop(box)
+        decode = partial(self.family.decode, self._result(run))
+        pixels = yield from with_smaller_tiles(decode, size, tile, self.family.device)
+        image = picture_of(pixels).crop(box)
         yield self._memory()
         yield Decoded(image, self._facts(plan))
 
@@ -171,30 +176,21 @@ class Engine:
         self._prompts.move_to_end(key)
         return self._prompts[key]
 
-    @staticmethod
-    def _latents(picture: Image.Image) -> tuple[int, int]:
-        return picture.height // LATENT, picture.width // LATENT
-
-    def _tile(self, rows: int, columns: int, asked: int | None) -> Tile | None:
-        """Return the tile for a picture of so many latents: of `asked` pixels, else by the memory that is free now."""
+    def _tile(self, size: Tile, asked: int | None) -> Tile | None:
+        """Return the tile for a picture of `size` latents: of `asked` pixels, else by the memory that is free now."""
         if asked is not None:
-            tile = min(rows, max(1, asked // LATENT)), min(columns, max(1, asked // LATENT))
-            return None if tile == (rows, columns) else tile
+            tile = min(size[0], asked // LATENT), min(size[1], asked // LATENT)
+            return None if tile == size else tile
         device = self.family.device
         footprint = Footprint.of(self.base, on_gpu=device.type == "cuda")
-        return plan_tile(footprint, rows, columns, free_bytes(device), self.family.halo)
+        return plan_tile(footprint, size, free_bytes(device), self.family.halo)
 
-    def _encode_image(self, picture: Image.Image, asked: int | None) -> Generator[Event, None, Reference]:
-        size = self._latents(picture)
-        encode = partial(self.family.encode_image, picture)
-        return (yield from with_smaller_tiles(encode, *size, self._tile(*size, asked), self.family.device))
-
-    def _plan(self, rows: int, columns: int, asked: int | None) -> Planned:
+    def _plan(self, tiles: int) -> Planned:
         return Planned(
             mode=self.family.blocks.mode,
             resident=self.family.blocks.num_resident,
             blocks=self.family.num_blocks,
-            vae_tiles=count(rows, columns, self._tile(rows, columns, asked)),
+            vae_tiles=tiles,
             device=str(self.family.device),
             dtype=str(self.family.dtype).removeprefix("torch."),
             attention="sdpa",
@@ -248,25 +244,21 @@ class Engine:
         reading = read_memory(str(self.family.device))
         return Memory(reading.kind, reading.used_gb, reading.total_gb)
 
-    def _decode(self, run: _Run, rows: int, columns: int) -> Generator[Event, None, Image.Image]:
-        """Decode the final latents, refusing numbers that are none and pictures of one colour."""
+    def _result(self, run: _Run) -> Tensor:
+        """Return the final latents (1, C, h, w), refusing numbers that are none."""
         if not torch.isfinite(run.latents).all():
             raise ResultError(
                 "nan",
                 "The result came out empty: numbers overflowed while denoising; choose another LoRA version or CFG.",
             )
         run.velocity = None  # no longer needed, and decoding is where memory is shortest
-        latents = self.family.unpack(run.latents, run.reference.shape)
-        tile = self._tile(rows, columns, run.request.tile)
-        decode = partial(self.family.decode, latents)
-        pixels = yield from with_smaller_tiles(decode, rows, columns, tile, self.family.device)
-        return picture_of(pixels)
+        return self.family.unpack(run.latents, run.reference.shape)
 
     def _facts(self, plan: Planned) -> dict[str, Any]:
         base = self.base
         return {
             "base": {"title": base.title, "fingerprint": base.fingerprint, "demo": base.demo},
-            "plan": {"mode": plan.mode, "device": self.device_name, "dtype": plan.dtype, "attention": plan.attention},
+            "plan": asdict(plan) | {"device": self.device_name},
             "torch": torch.__version__,
         }
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:  # front ends plan with the numbers below, without torch
     from torch import Tensor
 
-Tile = tuple[int, int]  # rows and columns of latents that a tile gives
+Tile = tuple[int, int]  # rows and columns of latents, of a tile without its halo or of the whole
 SMALLEST = 8  # latents of a tile's side
 
 
@@ -77,16 +77,17 @@ def _grid(x: Tensor, tile: Tile, reach: Reach, step: int) -> Iterator[tuple[Span
             yield rows, columns
 
 
-def count(rows: int, columns: int, tile: Tile | None) -> int:
-    """Return into how many tiles a picture of so many latents is cut."""
-    return 1 if tile is None else math.ceil(rows / tile[0]) * math.ceil(columns / tile[1])
+def count(size: Tile, tile: Tile | None) -> int:
+    """Return into how many tiles a picture of `size` latents is cut."""
+    return 1 if tile is None else math.ceil(size[0] / tile[0]) * math.ceil(size[1] / tile[1])
 
 
-def choose(rows: int, columns: int, most: int, halo: int) -> Tile | None:
+def choose(size: Tile, most: int, halo: int) -> Tile | None:
     """Return the tile with the least work that reads at most `most` latents, its halo included; None: the whole.
 
     Where not even the smallest fits, the smallest is returned. A pure function of numbers.
     """
+    rows, columns = size
     if rows * columns <= most:
         return None
     best: tuple[int, Tile] | None = None
@@ -99,9 +100,9 @@ def choose(rows: int, columns: int, most: int, halo: int) -> Tile | None:
     return best[1] if best else (min(rows, SMALLEST), min(columns, SMALLEST))
 
 
-def smaller(rows: int, columns: int, tile: Tile | None) -> Tile | None:
+def smaller(size: Tile, tile: Tile | None) -> Tile | None:
     """Return the next smaller tile, halved along its longer side, or None where it can't be any smaller."""
-    height, width = tile or (rows, columns)
+    height, width = tile or size
     if max(height, width) <= SMALLEST:
         return None
     if height >= width:
