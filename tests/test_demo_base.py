@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from realchar.engine.denoise import Branch
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.engine.pipeline import Engine
 from realchar.engine.preview import fit_preview
+from realchar.engine.work import result_of
 from realchar.errors import ModelError
 from realchar.presets import NEGATIVE, PROMPTS
 from realchar.schema import Decoded, EditRequest, LoraRef
@@ -223,20 +223,11 @@ def test_training_sees_what_the_engine_computes() -> None:
         tokens = train_transformer.pack(reference.latents)
         assert torch.equal(tokens, reference.tokens)
         assert torch.equal(train_transformer.unpack(tokens, reference.latents), reference.latents)
-        embeds = family.encode_prompt(small, "Keep the drawing.")
+        embeds = result_of(family.encode_prompts(small, ["Keep the drawing."]))[0]
         noise = family.noise(reference.shape, seed=0)
         sigma = torch.tensor([0.7])
         ours = trainer.predict(family.unpack(noise, reference.shape), reference.latents, sigma, embeds)
         run = family.velocities([Branch(noise, reference.tokens, embeds, sigma, (reference.shape,) * 2)])
-        velocity = returned(run)[0]
+        velocity = result_of(run)[0]
     assert velocity.abs().max() > 0.5
     assert torch.allclose(ours, velocity, atol=1e-3)
-
-
-def returned(run: Generator[None, None, list[torch.Tensor]]) -> list[torch.Tensor]:
-    while True:
-        try:
-            next(run)
-        except StopIteration as end:
-            values: list[torch.Tensor] = end.value
-            return values

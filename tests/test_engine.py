@@ -60,7 +60,9 @@ def test_events_tell_the_stages_in_order_and_every_step(engine: Engine) -> None:
     assert steps[-1].eta_s == 0 and all(a.elapsed_s < b.elapsed_s for a, b in itertools.pairwise(steps))
     assert all(e.preview is not None and e.preview.size == (SIZE[0] // 8, SIZE[1] // 8) for e in steps)
     ticks = sum(isinstance(e, Tick) for e in events)
-    assert ticks == 3 + 3 * engine.family.num_blocks  # two prompts and the picture, then one a block
+    text_layers = 2
+    # The picture as the prompts see it, the text layers, the picture as the reference, then one a block.
+    assert ticks == 1 + text_layers + 1 + 3 * engine.family.num_blocks
 
 
 def test_same_seed_same_picture_other_seed_another(engine: Engine) -> None:
@@ -104,8 +106,8 @@ def test_the_result_is_cropped_to_the_prepared_picture(engine: Engine) -> None:
 def test_prompts_are_encoded_once_for_the_same_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine.load(load_base(DEMO), DEVICE)
     calls: list[str] = []
-    original = engine.family.encode_prompt
-    monkeypatch.setattr(engine.family, "encode_prompt", lambda p, t: calls.append(t) or original(p, t))
+    original = engine.family.encode_prompts
+    monkeypatch.setattr(engine.family, "encode_prompts", lambda p, t: calls.extend(t) or original(p, t))
     run(engine)
     run(engine, replace(REQUEST, seed=5))
     assert len(calls) == 2
@@ -141,7 +143,7 @@ def test_a_flat_picture_is_no_result(engine: Engine, monkeypatch: pytest.MonkeyP
     assert caught.value.code == "flat"
 
 
-@pytest.mark.parametrize("stage", ["encode_prompt", "encode_image", "velocities", "decode"])
+@pytest.mark.parametrize("stage", ["encode_prompts", "encode_image", "velocities", "decode"])
 def test_out_of_memory_is_a_sentence_at_every_stage(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:

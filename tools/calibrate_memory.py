@@ -24,6 +24,7 @@ from realchar.engine.blocks import ResidentBlocks
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.engine.memory import Footprint, estimate_bytes
 from realchar.engine.pipeline import Engine
+from realchar.engine.text_encoder import ResidentLayers, TextEncoder
 from realchar.engine.weights import WeightSource
 from realchar.presets import NEGATIVE, PROMPTS
 from realchar.schema import EditRequest, Stage, Step
@@ -71,12 +72,12 @@ def full_size(device: torch.device, layers: int | None) -> QwenImageEdit:
         vae = AutoencoderKLQwenImage()
         text_encoder = Qwen2_5_VLForConditionalGeneration(config)
     torch.set_default_dtype(torch.float32)
-    text_encoder.lm_head = torch.nn.Identity()
+    encoder = TextEncoder(text_encoder.model, ResidentLayers(text_encoder.model))
     tokenizer = Qwen2Tokenizer.from_pretrained(DEMO / "tokenizer")
     processor = Qwen2VLImageProcessorPil.from_pretrained(DEMO / "processor")
     scheduler = json.loads((DEMO / "scheduler" / "scheduler_config.json").read_text(encoding="utf-8"))
     blocks = ResidentBlocks(transformer, WeightSource(DEMO / "transformer"))
-    return QwenImageEdit(transformer, vae, text_encoder, tokenizer, processor, scheduler, blocks)
+    return QwenImageEdit(transformer, vae, encoder, tokenizer, processor, scheduler, blocks)
 
 
 def measure(engine: Engine, size: tuple[int, int]) -> dict[str, float]:

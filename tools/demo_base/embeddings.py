@@ -1,4 +1,4 @@
-"""Prompt embeddings beside some of the training pictures, by the product's own `encode_prompt` on spare CPU cores.
+"""Prompt embeddings beside some of the training pictures, by the product's own `encode_prompts` on spare CPU cores.
 
     python -m tools.demo_base.embeddings --base DIR --pairs DIR --out DIR --part 0 --parts 8
 
@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
+from realchar.engine.work import result_of
 from realchar.presets import NEGATIVE, PROMPTS
 from tools.demo_base import pair_files
 
@@ -66,8 +67,9 @@ def embed(base: Path, drawings: list[Path]) -> dict[str, Tensor]:
     for file in drawings:
         with Image.open(file) as image:
             picture = image.convert("RGB")
-        for prompt in PROMPT_LIST:
-            found[prompt].append(family.encode_prompt(picture, prompt).bfloat16())
+        embeds = result_of(family.encode_prompts(picture, PROMPT_LIST))
+        for prompt, values in zip(PROMPT_LIST, embeds, strict=True):
+            found[prompt].append(values.bfloat16())
     return {prompt: torch.cat(embeds) for prompt, embeds in found.items()}
 
 

@@ -16,7 +16,7 @@ from realchar.engine.accelerator import Accelerator, accelerator_of
 from realchar.engine.merge import Patches, set_patched
 from realchar.engine.modulation import FromTable, ModulationTables, concerns_modulation
 from realchar.engine.residency import HostWeights
-from realchar.engine.stream import BlockStream, take_over
+from realchar.engine.stream import BlockStream, load_remaining, take_over
 from realchar.engine.weights import WeightSource
 from realchar.errors import InvalidInput
 from realchar.settings import Offload
@@ -118,9 +118,11 @@ class StreamedBlocks:
         for i, block in enumerate(blocks):
             block.img_mod, block.txt_mod = FromTable(block.img_mod, 0), FromTable(block.txt_mod, 1)
             names = {name: f"{BLOCKS}{i}.{name}" for name, _ in block.named_parameters()}
-            groups.append(take_over(block, _those(names, modulation=False), nothing))
-            modulations.append(take_over(block, _those(names, modulation=True), nothing))
-        _materialise(transformer, host, dtype)
+            groups.append(take_over(block, _those(names, modulation=False), nothing, host.source))
+            modulations.append(take_over(block, _those(names, modulation=True), nothing, host.source))
+        rope = transformer.pos_embed  # its frequencies are plain tensors: made anew where the meta device has them
+        transformer.pos_embed = type(rope)(theta=rope.theta, axes_dim=rope.axes_dim, scale_rope=rope.scale_rope)
+        load_remaining(transformer, host, dtype)
         self._weights = ResidentWeights(transformer, host.source)
         self._stream = BlockStream(groups, host, dtype, resident=resident, slots=slots)
         self._tables = ModulationTables(
@@ -148,19 +150,6 @@ class StreamedBlocks:
 
 def _those(names: dict[str, str], *, modulation: bool) -> dict[str, str]:
     return {name: stored for name, stored in names.items() if concerns_modulation(stored) == modulation}
-
-
-def _materialise(transformer: QwenImageTransformer2DModel, host: HostWeights, dtype: torch.dtype) -> None:
-    """Load what is no block, and make anew what the meta device has swallowed."""
-    rope = transformer.pos_embed  # its frequencies are plain tensors, no buffers, so they are not loaded from anywhere
-    transformer.pos_embed = type(rope)(theta=rope.theta, axes_dim=rope.axes_dim, scale_rope=rope.scale_rope)
-    for name, parameter in list(transformer.named_parameters()):
-        if name.startswith(BLOCKS):
-            continue
-        host.source.entry(name, tuple(parameter.shape))
-        owner, _, last = name.rpartition(".")
-        loaded = host.source.tensor(name, host.accelerator.device).to(dtype)
-        setattr(transformer.get_submodule(owner), last, nn.Parameter(loaded, requires_grad=False))
 
 
 def stream_transformer(

@@ -9,11 +9,10 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
@@ -30,13 +29,13 @@ from realchar.engine.ladder import with_smaller_tiles
 from realchar.engine.memory import Footprint, plan_tile
 from realchar.engine.preview import fit_preview, render_preview, stored_preview
 from realchar.engine.tiling import Tile, count
+from realchar.engine.work import ticking
 from realchar.errors import OutOfMemory, ResultError
 from realchar.machine import read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
 from realchar.settings import Offload
 
 CACHED_PROMPTS = 32
-Result = TypeVar("Result")
 
 
 @dataclass
@@ -132,10 +131,7 @@ class Engine:
         self.family.adapters.use(list(zip(loras, strengths, strict=True)))
         # 2. Prompt and negative prompt, read beside the picture
         yield Stage("encode_text")
-        embeds = []
-        for prompt in self._prompts_of(request):
-            embeds.append(self._encode_prompt(picture, prompt))
-            yield Tick()
+        embeds = yield from self._encode_prompts(picture, self._prompts_of(request))
         # 3. The reference, at the output's own size
         yield Stage("encode_image")
         size = picture.height // LATENT, picture.width // LATENT
@@ -150,7 +146,7 @@ class Engine:
         # 5. Denoise
         yield Stage("denoise")
         run = self._start(request, embeds, reference, began)
-        yield from _ticking(self.family.blocks.prepare(run.timesteps))
+        yield from ticking(self.family.blocks.prepare(run.timesteps))
         yield from self._denoise(run)
         # 6. Decode
         yield Stage("decode")
@@ -164,17 +160,19 @@ class Engine:
         """Return the prompts to run: the negative one counts only where CFG does."""
         return [request.prompt, request.negative_prompt or " "] if request.cfg > 1 else [request.prompt]
 
-    @torch.inference_mode()
-    def _encode_prompt(self, picture: Image.Image, prompt: str) -> Tensor:
+    def _encode_prompts(self, picture: Image.Image, prompts: list[str]) -> Generator[Event, None, list[Tensor]]:
         """Encode, or take from the cache: key is the picture's pixels and the prompt (template and base are fixed)."""
         digest = hashlib.sha256(picture.tobytes() + repr(picture.size).encode()).hexdigest()
-        key = (digest, prompt)
-        if key not in self._prompts:
-            self._prompts[key] = self.family.encode_prompt(picture, prompt)
-            while len(self._prompts) > CACHED_PROMPTS:
-                self._prompts.popitem(last=False)
-        self._prompts.move_to_end(key)
-        return self._prompts[key]
+        lacking = [prompt for prompt in dict.fromkeys(prompts) if (digest, prompt) not in self._prompts]
+        if lacking:
+            embeds = yield from ticking(self.family.encode_prompts(picture, lacking))
+            self._prompts.update({(digest, prompt): found for prompt, found in zip(lacking, embeds, strict=True)})
+        for prompt in prompts:
+            self._prompts.move_to_end((digest, prompt))
+        found = [self._prompts[digest, prompt] for prompt in prompts]
+        while len(self._prompts) > CACHED_PROMPTS:
+            self._prompts.popitem(last=False)
+        return found
 
     def _tile(self, size: Tile, asked: int | None) -> Tile | None:
         """Return the tile for a picture of `size` latents: of `asked` pixels, else by the memory that is free now."""
@@ -225,7 +223,7 @@ class Engine:
                 for embeds in run.prompt_embeds
             ]
             blocks = self.family.velocities(branches)
-        velocities = yield from _ticking(blocks)
+        velocities = yield from ticking(blocks)
         with torch.inference_mode():
             velocity = velocities[0]
             if len(velocities) == 2:
@@ -261,16 +259,3 @@ class Engine:
             "plan": asdict(plan) | {"device": self.device_name},
             "torch": torch.__version__,
         }
-
-
-def _ticking(work: Generator[None, None, Result]) -> Generator[Event, None, Result]:
-    """Run `work` in inference mode with a `Tick` at each of its yields; the mode is left there, as it is per thread."""
-    with closing(work):
-        while True:
-            with torch.inference_mode():
-                try:
-                    next(work)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
-            yield Tick()

@@ -6,7 +6,7 @@ Some blocks may stay resident; they lie evenly between the streamed ones, so tha
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,27 +22,17 @@ from realchar.engine.weights import WeightSource
 ALIGN_BYTES = 64  # of a parameter's place in a slot: what fast kernels ask for
 
 
-@dataclass(frozen=True)
-class Group:
-    """What moves together: a module, and those of its parameters that do, by the names of their weights on disk."""
-
-    module: nn.Module
-    parameters: Mapping[str, nn.Parameter]
-    shapes: Mapping[str, torch.Size]
-
-
-def take_over(module: nn.Module, wanted: Mapping[str, str], nothing: Tensor) -> Group:
-    """Return the group of those parameters of a module on the meta device that `wanted` names, by their names on disk.
-
-    They are replaced by ones that hold `nothing`, an empty tensor of the device and dtype on which they will run.
-    """
-    parameters, shapes = {}, {}
-    for name, stored in wanted.items():
+def load_remaining(
+    module: nn.Module, host: HostWeights, dtype: torch.dtype, stored: Callable[[str], str] = str
+) -> None:
+    """Load every parameter that is still on the meta device to stay on the device; `stored` gives its name on disk."""
+    for name, parameter in list(module.named_parameters()):
+        if not parameter.is_meta:
+            continue
+        host.source.entry(stored(name), tuple(parameter.shape))
         owner, _, last = name.rpartition(".")
-        shapes[stored] = module.get_parameter(name).shape
-        parameters[stored] = nn.Parameter(nothing, requires_grad=False)
-        setattr(module.get_submodule(owner), last, parameters[stored])
-    return Group(module, parameters, shapes)
+        loaded = host.source.tensor(stored(name), host.accelerator.device).to(dtype)
+        setattr(module.get_submodule(owner), last, nn.Parameter(loaded, requires_grad=False))
 
 
 @dataclass(frozen=True)
@@ -89,6 +79,30 @@ def lay_out(source: WeightSource, shapes: Mapping[str, torch.Size], dtype: torch
     return Layout(tuple(runs), places, end)
 
 
+@dataclass(frozen=True)
+class Group:
+    """What moves together: a module, and those of its parameters that do, by the names of their weights on disk."""
+
+    module: nn.Module
+    parameters: Mapping[str, nn.Parameter]
+    layout: Layout
+
+
+def take_over(module: nn.Module, wanted: Mapping[str, str], nothing: Tensor, source: WeightSource) -> Group:
+    """Return the group of those parameters of a module on the meta device that `wanted` names, by their names on disk.
+
+    They are replaced by ones that hold `nothing`, an empty tensor of the device and dtype on which they will run. Raises
+    ModelError if one of the weights is amiss.
+    """
+    parameters, shapes = {}, {}
+    for name, stored in wanted.items():
+        owner, _, last = name.rpartition(".")
+        shapes[stored] = module.get_parameter(name).shape
+        parameters[stored] = nn.Parameter(nothing, requires_grad=False)
+        setattr(module.get_submodule(owner), last, parameters[stored])
+    return Group(module, parameters, lay_out(source, shapes, nothing.dtype))
+
+
 @dataclass
 class _Slot:
     """A buffer on the device; `held`: the group in it, `ready`: when it has arrived, `free`: when it may be replaced."""
@@ -115,19 +129,18 @@ class BlockStream:
         """Allocate slots and resident groups; nothing is loaded before the first step.
 
         resident: number of groups that stay on the device; slots: number of streamed ones that are there at a time;
-        cyclic: a next step follows; without it nothing is loaded beyond the last group. Raises ModelError.
+        cyclic: a next step follows; without it nothing is loaded beyond the last group.
         """
         self._groups = groups
         self._host = host
         self._accelerator = host.accelerator
         self._cyclic = cyclic
-        self._layouts = [lay_out(host.source, group.shapes, dtype) for group in groups]
         self._nothing = torch.empty(0, device=self._accelerator.device, dtype=dtype)
         kept = {i * len(groups) // resident for i in range(resident)}
         self._order = [i for i in range(len(groups)) if i not in kept]
-        size = max((self._layouts[i].numel for i in self._order), default=0)
+        size = max((self._groups[i].layout.numel for i in self._order), default=0)
         self._slots = [_Slot(self._buffer(size), self._accelerator.mark()) for _ in range(min(slots, len(self._order)))]
-        self._resident = {i: self._buffer(self._layouts[i].numel) for i in sorted(kept)}
+        self._resident = {i: self._buffer(self._groups[i].layout.numel) for i in sorted(kept)}
         self._patches: Patches = {}
         self._stale = set(self._resident)  # resident groups that are to be loaded before they run
         for i, buffer in self._resident.items():
@@ -197,7 +210,7 @@ class BlockStream:
 
     @torch.no_grad()
     def _fill(self, buffer: Tensor, i: int, patches: Patches) -> None:
-        layout = self._layouts[i]
+        layout = self._groups[i].layout
         for run in layout.runs:
             span = self._host.span(run.file, run.start, run.stop, run.dtype)
             self._host.upload(buffer[run.offset : run.offset + run.numel], span)
@@ -222,7 +235,7 @@ class BlockStream:
         return buffer
 
     def _bind(self, i: int, buffer: Tensor) -> None:
-        for name, (offset, shape) in self._layouts[i].places.items():
+        for name, (offset, shape) in self._groups[i].layout.places.items():
             self._groups[i].parameters[name].data = buffer[offset : offset + shape.numel()].view(shape)
 
     def _unbind(self, i: int) -> None:
@@ -230,4 +243,4 @@ class BlockStream:
             parameter.data = self._nothing
 
     def _touches(self, i: int, patches: Patches) -> bool:
-        return any(name in patches for name in self._layouts[i].places)
+        return any(name in patches for name in self._groups[i].layout.places)

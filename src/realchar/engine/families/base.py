@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class ModelFamily(Protocol):
 
     @property
     def num_blocks(self) -> int: ...
-    def encode_prompt(self, picture: Image, prompt: str) -> Tensor: ...
+    def encode_prompts(self, picture: Image, prompts: Sequence[str]) -> Generator[None, None, list[Tensor]]: ...
     @property
     def halo(self) -> int: ...
     def encode_image(self, picture: Image, tile: Tile | None = None) -> Reference: ...

@@ -7,7 +7,7 @@ The one difference that is meant: the reference is encoded at exactly the size o
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
 from PIL.Image import Image, Resampling
 from torch import Tensor
-from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
+from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil
 from transformers.utils.logging import disable_progress_bar
 
 from realchar.engine import still_vae
@@ -23,6 +23,7 @@ from realchar.engine.blocks import Blocks, ResidentBlocks, stream_transformer
 from realchar.engine.denoise import Branch, ImageShape, lockstep
 from realchar.engine.families.base import Reference
 from realchar.engine.lora import AdapterSet
+from realchar.engine.text_encoder import Prompt, TextEncoder
 from realchar.engine.tiling import Tile
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
@@ -53,7 +54,7 @@ class QwenImageEdit:
         self,
         transformer: QwenImageTransformer2DModel,
         vae: AutoencoderKLQwenImage,
-        text_encoder: Qwen2_5_VLForConditionalGeneration,
+        text_encoder: TextEncoder,
         tokenizer: Qwen2Tokenizer,
         image_processor: Qwen2VLImageProcessorPil,
         scheduler_config: dict[str, object],
@@ -61,7 +62,7 @@ class QwenImageEdit:
     ) -> None:
         self.transformer = transformer.eval().requires_grad_(False)
         self.vae = vae.eval().requires_grad_(False)
-        self.text_encoder = text_encoder.eval().requires_grad_(False)
+        self.text_encoder = text_encoder
         self.tokenizer = tokenizer
         self.image_processor = image_processor
         self.scheduler_config = scheduler_config
@@ -84,15 +85,14 @@ class QwenImageEdit:
     ) -> QwenImageEdit:
         """Read a diffusers folder; never asks the network. Raises ModelError when it can't be read.
 
-        With "stream" the transformer's blocks stay in their files, but for `resident_blocks` of them.
+        With "stream" the text encoder's layers and the transformer's blocks stay in their files, but for
+        `resident_blocks` of these.
         """
         disable_progress_bar()  # our own events tell how loading goes
         try:
             transformer, blocks = _transformer(folder / "transformer", device, dtype, offload, resident_blocks)
             vae = AutoencoderKLQwenImage.from_pretrained(folder / "vae", torch_dtype=dtype, local_files_only=True)
-            text_encoder = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-                folder / "text_encoder", dtype=dtype, local_files_only=True
-            )
+            text_encoder = TextEncoder.load(folder / "text_encoder", device, dtype, streamed=offload is Offload.STREAM)
             tokenizer = Qwen2Tokenizer.from_pretrained(folder / "tokenizer", local_files_only=True)
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder / "processor", local_files_only=True)
             config = FlowMatchEulerDiscreteScheduler.load_config(folder / "scheduler", local_files_only=True)
@@ -105,8 +105,7 @@ class QwenImageEdit:
                 f"Base {str(folder)!r} can't be read ({first}); copy the folder again.",
                 path=str(folder),
             ) from error
-        text_encoder.lm_head = torch.nn.Identity()  # embeddings are the last hidden state; the head is never used
-        for model in (transformer, vae, text_encoder):  # nothing moves of a streamed transformer
+        for model in (transformer, vae, text_encoder.model):  # nothing moves of a streamed one
             if lacking := [name for name, parameter in model.named_parameters() if parameter.is_meta]:
                 raise ModelError(
                     "base_damaged",
@@ -120,23 +119,20 @@ class QwenImageEdit:
     def num_blocks(self) -> int:
         return len(self.transformer.transformer_blocks)
 
-    def encode_prompt(self, picture: Image, prompt: str) -> Tensor:
-        """Return the embeddings (1, L, joint_attention_dim) of the prompt as read beside the picture."""
+    def encode_prompts(self, picture: Image, prompts: Sequence[str]) -> Generator[None, None, list[Tensor]]:
+        """Return the embeddings (1, L, joint_attention_dim) of prompts as read beside the picture; yields in between."""
         vision = self.image_processor(images=[_condition(picture)], return_tensors="pt")
         grid = vision["image_grid_thw"]
         num_pads = int(grid[0].prod()) // self.image_processor.merge_size**2
-        text = TEMPLATE.format(PICTURE.replace(IMAGE_PAD, IMAGE_PAD * num_pads) + prompt)
-        tokens = self.tokenizer(text, return_tensors="pt").to(self.device)
-        pads = tokens["input_ids"] == self.tokenizer.convert_tokens_to_ids(IMAGE_PAD)
-        output = self.text_encoder.model(
-            input_ids=tokens["input_ids"],
-            attention_mask=tokens["attention_mask"],
-            pixel_values=vision["pixel_values"].to(self.device, self.dtype),
-            image_grid_thw=grid.to(self.device),
-            mm_token_type_ids=pads.int(),
-        )
-        embeds: Tensor = output.last_hidden_state[:, TEMPLATE_TOKENS:]
-        return embeds.to(self.dtype)
+        pad = self.tokenizer.convert_tokens_to_ids(IMAGE_PAD)
+        inputs = []
+        for prompt in prompts:
+            text = TEMPLATE.format(PICTURE.replace(IMAGE_PAD, IMAGE_PAD * num_pads) + prompt)
+            ids = self.tokenizer(text, return_tensors="pt")["input_ids"].to(self.device)
+            inputs.append(Prompt(ids, (ids == pad).int()))
+        pixel_values = vision["pixel_values"].to(self.device, self.dtype)
+        states = yield from self.text_encoder.encode(pixel_values, grid.to(self.device), inputs)
+        return [state[:, TEMPLATE_TOKENS:].to(self.dtype) for state in states]
 
     @property
     def halo(self) -> int:
