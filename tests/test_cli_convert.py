@@ -66,7 +66,7 @@ def test_streamed_weights_give_the_same_picture_and_are_told(
         assert main([*shared, "-o", str(tmp_path / name), *options]) == 0
         events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
         plans.append(next((e["mode"], e["resident"]) for e in events if e["event"] == "plan"))
-    assert plans == [("resident", 8), ("stream", 3), ("stream", 0)]
+    assert plans == [("resident", 8), ("stream", 3), ("stream", 8)]  # all, where memory allows
     first, *others = (np.asarray(Image.open(tmp_path / name)) for name in ("a.png", "b.png", "c.png"))
     assert all(np.array_equal(first, other) for other in others)
     params = read_params(tmp_path / "b.png")

@@ -104,7 +104,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Planned:
-    """How the run will use the machine: offload mode, resident blocks of all blocks, VAE tiles, device, dtype."""
+    """How the run will use the machine: offload mode, resident blocks of all blocks, VAE tiles, device, dtype.
+
+    budget_gb: what the process may take, in GB of 10**9 bytes; None: what is free.
+    """
 
     kind = "plan"
     mode: str
@@ -114,6 +117,7 @@ class Planned:
     device: str
     dtype: str
     attention: str
+    budget_gb: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ def project_root() -> Path:
     return root if (root / "weights").is_dir() else Path.cwd()
 
 
+MOST_VRAM = 10_000.0  # GB
+
+
 class Offload(StrEnum):
     """Where the transformer's weights are while it runs."""
 
@@ -35,7 +38,8 @@ class Settings:
     base: str = ""  # a diffusers folder; default <root>/weights/demo
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     offload: Offload = Offload.RESIDENT  # resident: all weights on the device; stream: blocks pass through it
-    resident_blocks: int = 0  # with stream, the number of blocks that stay on the device
+    vram: float = 0.0  # budget on the graphics card in GB, for the whole process; 0: what is free
+    resident_blocks: int = -1  # with stream, the number of blocks that stay on the device; -1: as the budget allows
     host: str = "127.0.0.1"  # address to listen on; another one is reachable from other machines
     port: int = 7860  # port to listen on
     upload_mb: int = 40  # largest upload
@@ -52,6 +56,16 @@ class Settings:
     def files(self) -> Path:
         return self.data / "files"
 
+    @property
+    def budget(self) -> int | None:
+        """Return the bytes that the process may take on a graphics card, or None: what is free."""
+        return int(self.vram * 1e9) or None
+
+    @property
+    def kept_blocks(self) -> int | None:
+        """Return how many blocks are to stay on the device, or None: as the budget allows."""
+        return None if self.resident_blocks == -1 else self.resident_blocks
+
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
         """Read the settings; `overrides` (None values ignored) win over the environment."""
@@ -63,6 +77,11 @@ class Settings:
                 values[field.name] = _parse(field.name, text, getattr(cls, field.name))
         values.update({key: value for key, value in overrides.items() if value is not None})
         settings = cls(**values)
+        if not 0 <= settings.vram < MOST_VRAM:
+            message = (
+                f"A budget of {settings.vram} GB is not possible; give what the card may use, such as 8, or 0 for all."
+            )
+            raise InvalidInput("vram", message, value=settings.vram)
         root = project_root() if settings.root == Path() else settings.root.resolve()
         weights = root / "weights" if settings.weights == Path() else settings.weights
         return replace(

@@ -56,10 +56,7 @@ class EngineRunner:
         from realchar.engine.pipeline import Engine  # torch is imported here, after the queue is already served
 
         if self._engine is None:
-            settings = self.settings
-            self._engine = Engine.load(
-                load_base(settings.base), settings.device, settings.offload, settings.resident_blocks
-            )
+            self._engine = Engine.from_settings(load_base(self.settings.base), self.settings)
         base = self._engine.base
         return {"base": base.title, "demo": base.demo, "device": self._engine.device_name}
 

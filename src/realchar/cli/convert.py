@@ -80,7 +80,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", metavar="PATH", help="a diffusers folder; default: the embedded demo base")
     parser.add_argument("--offload", choices=[*Offload], help="where the transformer's weights are; default: resident")
     parser.add_argument(
-        "--resident-blocks", type=int, metavar="N", help="with stream: blocks that stay on the device; default: 0"
+        "--resident-blocks",
+        type=int,
+        metavar="N",
+        help="with stream: blocks that stay there; default: as memory allows",
+    )
+    parser.add_argument(
+        "--vram", type=float, metavar="GB", help="most that is taken on the graphics card; default: what is free"
     )
     parser.add_argument("--json", action="store_true", help="write events as JSON lines to standard output")
 
@@ -88,7 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def load_settings(args: argparse.Namespace) -> Settings:
     """Return the settings with the options in effect; raises InvalidInput for one that would have no effect."""
     offload = Offload(args.offload) if args.offload else None
-    settings = Settings.load(base=args.base, offload=offload, resident_blocks=args.resident_blocks)
+    settings = Settings.load(base=args.base, offload=offload, resident_blocks=args.resident_blocks, vram=args.vram)
     if args.resident_blocks and settings.offload is not Offload.STREAM:
         message = f"--resident-blocks {args.resident_blocks} means nothing without streaming; add --offload stream."
         raise InvalidInput("resident_blocks", message, value=args.resident_blocks)
@@ -129,7 +135,7 @@ def load_engine(base: BaseInfo, settings: Settings) -> Engine:
     prepare_engine_process()
     from realchar.engine.pipeline import Engine
 
-    return Engine.load(base, settings.device, settings.offload, settings.resident_blocks)
+    return Engine.from_settings(base, settings)
 
 
 def _check_targets(source: Path, targets: dict[str, Path]) -> None:

@@ -6,6 +6,7 @@ import gc
 
 import torch
 
+from realchar.engine.memory import PROCESS_BYTES
 from realchar.errors import InvalidInput
 from realchar.machine import GB, read_ram
 
@@ -24,13 +25,28 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return how much memory a run can take on `device` now; what torch keeps cached counts as free."""
+def free_bytes(device: torch.device, budget: int | None = None) -> int:
+    """Return how much memory a run can take on `device` now; what torch keeps cached counts as free.
+
+    budget: bytes that the whole process may take on a card.
+    """
     if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
+        held = torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - held
+        return free if budget is None else max(0, min(free, budget - PROCESS_BYTES - held))
     reading = read_ram()
     return int((reading.total_gb - reading.used_gb) * GB)
+
+
+def cap(device: torch.device, budget: int | None) -> None:
+    """Let torch take no more on a card than the budget leaves it, in bytes; None: all. What asks for more fails.
+
+    The process takes more than its tensors: the CUDA context and the kernels' code.
+    """
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        share = 1.0 if budget is None else min(1.0, max(0.0, budget - PROCESS_BYTES) / total)
+        torch.cuda.set_per_process_memory_fraction(share, device)
 
 
 def release(device: torch.device) -> None:

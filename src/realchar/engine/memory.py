@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from realchar.catalog import BaseInfo
+from realchar.catalog import BaseInfo, Parts
 from realchar.engine import tiling
 from realchar.engine.tiling import Tile
 
@@ -19,6 +19,12 @@ ENCODE_BYTES = 12
 VAE_SHARE = 0.9  # of the free memory, for decoding or encoding
 # What the process takes before any weight: the CUDA context (0.65 GB), or Python with torch in RAM.
 PROCESS_BYTES = 700_000_000
+ROUNDING = 4  # percent that the allocator may take beyond what is asked of it
+TEXT_BYTES = 100_000_000  # of activations while prompts are read: 0.08 GB measured
+SLOTS = 2  # of the transformer's blocks, of the text encoder's layers, of modulation weights: each while it streams
+MODULATION = 12  # numbers of a row of the table for each block and channel
+FREE_SHARE = 0.95  # of the memory that is free, where no budget is given
+LARGEST_HALO = 13  # latents
 PIXELS_PER_LATENT = 8 * 8
 PIXELS_PER_TOKEN = 16 * 16  # 2x2 latents a token
 
@@ -55,3 +61,50 @@ def plan_tile(footprint: Footprint, size: Tile, free: int, halo: int) -> Tile | 
     """Return the VAE's tile for a picture of `size` latents where `free` bytes are free; None: it is done as a whole."""
     latent = PIXELS_PER_LATENT * footprint.vae_width * max(DECODE_BYTES, ENCODE_BYTES) * footprint.precision
     return tiling.choose(size, int(free * VAE_SHARE) // latent, halo)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one run takes while blocks are streamed, in bytes: `fixed` stays, `compute` is the largest stage above it."""
+
+    blocks: int
+    block: int
+    fixed: int
+    compute: int
+
+    @classmethod
+    def of(cls, parts: Parts, footprint: Footprint, width: int, height: int, steps: int, lora_bytes: int = 0) -> Need:
+        """Return what a picture of `width` x `height` pixels needs, its VAE in the smallest tiles."""
+        number = 2 * footprint.precision
+        rows = parts.blocks * footprint.width * MODULATION * (steps + 2)  # of t = 0 and one to spare
+        tokens = 2 * width * height // PIXELS_PER_TOKEN
+        tile = (tiling.SMALLEST + 2 * LARGEST_HALO) ** 2 * PIXELS_PER_LATENT * footprint.vae_width
+        compute = max(
+            SLOTS * parts.text_layer * number + TEXT_BYTES * footprint.precision,
+            SLOTS * parts.modulation * number,
+            tokens * footprint.width * ACTIVATION_BYTES * footprint.precision,
+            min(tile, width * height * footprint.vae_width) * DECODE_BYTES * footprint.precision,
+        )
+        return cls(parts.blocks, parts.block * number, (parts.rest + rows) * number + lora_bytes, compute)
+
+    def peak(self, resident: int) -> int:
+        """Return the expected peak of the whole process with that many resident blocks."""
+        held = resident if resident == self.blocks else resident + SLOTS
+        asked = self.fixed + held * self.block + self.compute
+        return PROCESS_BYTES - (-asked * (100 + ROUNDING) // 100)
+
+
+def plan_resident(need: Need, total: int) -> int:
+    """Return how many blocks may stay on the device where the whole process may take `total` bytes.
+
+    0 also where not even that fits: the run then tries, with smaller tiles.
+    """
+    room = (total - PROCESS_BYTES) * 100 // (100 + ROUNDING) - need.fixed - need.compute
+    if room >= need.blocks * need.block:
+        return need.blocks
+    return max(0, min(need.blocks - 1, room // need.block - SLOTS))
+
+
+def steady(planned: int, now: int, blocks: int) -> int:
+    """Return `now` where hardly more blocks could stay: to spread them anew costs loading them."""
+    return now if now <= planned < blocks and planned - now < max(2, blocks // 10) else planned

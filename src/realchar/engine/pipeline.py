@@ -8,34 +8,35 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from PIL import Image
 from torch import Tensor
 
-from realchar.catalog import BaseInfo
+from realchar.catalog import BaseInfo, read_parts
 from realchar.engine.denoise import Branch, guided
-from realchar.engine.devices import find_device, free_bytes, release
+from realchar.engine.devices import cap, find_device, free_bytes, release
 from realchar.engine.families.base import ModelFamily, Reference
 from realchar.engine.families.qwen_image_edit import LATENT, QwenImageEdit
 from realchar.engine.finish import picture_of
-from realchar.engine.ladder import with_smaller_tiles
-from realchar.engine.memory import Footprint, plan_tile
+from realchar.engine.ladder import keep_or_fewer, with_fewer_blocks, with_smaller_tiles
+from realchar.engine.memory import FREE_SHARE, PROCESS_BYTES, Footprint, Need, plan_resident, plan_tile, steady
 from realchar.engine.preview import fit_preview, render_preview, stored_preview
 from realchar.engine.tiling import Tile, count
 from realchar.engine.work import ticking
 from realchar.errors import OutOfMemory, ResultError
-from realchar.machine import read_memory
+from realchar.machine import GB, read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
-from realchar.settings import Offload
+from realchar.settings import Offload, Settings
 
 CACHED_PROMPTS = 32
+T = TypeVar("T")
 
 
 @dataclass
@@ -61,34 +62,57 @@ class _Run:
 class Engine:
     """Holds one base on one device. `run` may be called again and again, one run at a time."""
 
-    def __init__(self, base: BaseInfo, family: ModelFamily) -> None:
+    def __init__(
+        self, base: BaseInfo, family: ModelFamily, resident_blocks: int | None = None, budget: int | None = None
+    ) -> None:
+        """Where blocks are streamed, `resident_blocks` of them stay on the device; None: as many as the budget allows.
+
+        budget: bytes that the whole process may take on a card; None: what is free. Both may be set between runs.
+        """
         self.base = base
         self.family = family
+        self.resident_blocks = resident_blocks
+        self.budget = budget
         self._prompts: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
     @classmethod
     def load(
-        cls, base: BaseInfo, device: str = "auto", offload: Offload = Offload.RESIDENT, resident_blocks: int = 0
+        cls,
+        base: BaseInfo,
+        device: str = "auto",
+        offload: Offload = Offload.RESIDENT,
+        resident_blocks: int | None = None,
+        budget: int | None = None,
     ) -> Engine:
         """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
 
-        offload: resident keeps all weights on the device; stream only what is no transformer block, and
-        `resident_blocks` of the blocks.
+        offload: resident keeps all weights on the device; stream what is no layer, and as many blocks as fit. A budget
+        holds for everything on a card from here on: what asks for more fails.
         """
         target = find_device(device)
         dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
+        cap(target, budget)
         try:
-            family = QwenImageEdit.load(base.path, target, dtype, offload, resident_blocks)
+            family = QwenImageEdit.load(base.path, target, dtype, offload, resident_blocks or 0)
         except torch.OutOfMemoryError:
             needs, remedy = f"{base.weight_bytes / 1e9:.1f} GB on {target}", "choose the offload mode stream"
             if offload is Offload.STREAM:
-                needs, remedy = f"memory on {target} for {resident_blocks} resident blocks", "choose fewer of them"
+                needs, remedy = f"memory on {target} for {resident_blocks or 0} resident blocks", "choose fewer of them"
         else:
-            return cls(base, family)
+            return cls(base, family, resident_blocks, budget)
         release(target)  # outside the `except`, which kept the tensors alive
         raise OutOfMemory(
             "oom_load", f"Base {base.title!r} needs {needs}, more than is free; close other programs, or {remedy}."
         )
+
+    @classmethod
+    def from_settings(cls, base: BaseInfo, settings: Settings) -> Engine:
+        """Load a base as the settings say. Raises as `load`."""
+        return cls.load(base, settings.device, settings.offload, settings.kept_blocks, settings.budget)
+
+    @property
+    def _footprint(self) -> Footprint:
+        return Footprint.of(self.base, on_gpu=self.family.device.type == "cuda")
 
     @property
     def device_name(self) -> str:
@@ -127,17 +151,17 @@ class Engine:
         # 1. Weights: exactly the versions that this request names
         if loras:
             yield Stage("load")
-        strengths = [ref.strength for ref in request.loras]
-        self.family.adapters.use(list(zip(loras, strengths, strict=True)))
+        yield from self._fit_blocks(request, picture, loras)
+        yield from self._spared(partial(self._use, request, loras))
         # 2. Prompt and negative prompt, read beside the picture
         yield Stage("encode_text")
-        embeds = yield from self._encode_prompts(picture, self._prompts_of(request))
+        embeds = yield from self._spared(partial(self._encode_prompts, picture, self._prompts_of(request)))
         # 3. The reference, at the output's own size
         yield Stage("encode_image")
         size = picture.height // LATENT, picture.width // LATENT
         tile = self._tile(size, request.tile)
         encode = partial(self.family.encode_image, picture)
-        reference = yield from with_smaller_tiles(encode, size, tile, self.family.device)
+        reference = yield from self._spared(partial(with_smaller_tiles, encode, size, tile, self.family.device))
         yield Tick()
         # 4. Plan
         yield Stage("plan")
@@ -146,15 +170,39 @@ class Engine:
         # 5. Denoise
         yield Stage("denoise")
         run = self._start(request, embeds, reference, began)
-        yield from ticking(self.family.blocks.prepare(run.timesteps))
+        yield from self._spared(lambda: ticking(self.family.blocks.prepare(run.timesteps)))
         yield from self._denoise(run)
         # 6. Decode
         yield Stage("decode")
         decode = partial(self.family.decode, self._result(run))
-        pixels = yield from with_smaller_tiles(decode, size, tile, self.family.device)
+        pixels = yield from self._spared(partial(with_smaller_tiles, decode, size, tile, self.family.device))
         image = picture_of(pixels).crop(box)
         yield self._memory()
         yield Decoded(image, self._facts(plan))
+
+    def _fit_blocks(
+        self, request: EditRequest, picture: Image.Image, loras: list[Path]
+    ) -> Generator[Event, None, None]:
+        """Let as many blocks stay on the device as were asked for, or as fit the budget beside this run."""
+        blocks = self.family.blocks
+        if blocks.mode is not Offload.STREAM:
+            return
+        wanted = self.resident_blocks
+        if wanted is None:
+            lora_bytes = sum(path.stat().st_size for path in loras)
+            need = Need.of(read_parts(self.base.path), self._footprint, *picture.size, request.steps, lora_bytes)
+            free = int(free_bytes(self.family.device) * FREE_SHARE)
+            total = self.budget or PROCESS_BYTES + need.fixed + blocks.num_bytes + free
+            wanted = steady(plan_resident(need, total), blocks.num_resident, need.blocks)
+        yield from keep_or_fewer(blocks, wanted, self.family.device)
+
+    def _spared(self, attempt: Callable[[], Generator[Event, None, T]]) -> Generator[Event, None, T]:
+        return with_fewer_blocks(attempt, self.family.blocks, self.family.device)
+
+    def _use(self, request: EditRequest, loras: list[Path]) -> Generator[Event, None, None]:
+        strengths = [ref.strength for ref in request.loras]
+        self.family.adapters.use(list(zip(loras, strengths, strict=True)))
+        yield from ()
 
     def _prompts_of(self, request: EditRequest) -> list[str]:
         """Return the prompts to run: the negative one counts only where CFG does."""
@@ -179,9 +227,7 @@ class Engine:
         if asked is not None:
             tile = min(size[0], asked // LATENT), min(size[1], asked // LATENT)
             return None if tile == size else tile
-        device = self.family.device
-        footprint = Footprint.of(self.base, on_gpu=device.type == "cuda")
-        return plan_tile(footprint, size, free_bytes(device), self.family.halo)
+        return plan_tile(self._footprint, size, free_bytes(self.family.device, self.budget), self.family.halo)
 
     def _plan(self, tiles: int) -> Planned:
         return Planned(
@@ -192,6 +238,7 @@ class Engine:
             device=str(self.family.device),
             dtype=str(self.family.dtype).removeprefix("torch."),
             attention="sdpa",
+            budget_gb=None if self.budget is None else self.budget / GB,
         )
 
     @torch.inference_mode()
@@ -207,13 +254,13 @@ class Engine:
         steps = run.request.steps
         first = time.monotonic()
         for i in range(steps):
-            yield from self._step(run, i)
+            yield from self._spared(partial(self._step, run, i))
             now = time.monotonic()
             eta = (now - first) / (i + 1) * (steps - i - 1)
             yield Step(i + 1, steps, now - run.began, eta, self._preview(run, i))
             yield self._memory()
 
-    def _step(self, run: _Run, i: int) -> Iterator[Event]:
+    def _step(self, run: _Run, i: int) -> Generator[Event, None, None]:
         """Take one Euler step; a `Tick` after every block. Inference mode is left at each yield: it is per thread."""
         with torch.inference_mode():
             timestep = run.timesteps[i : i + 1]

@@ -126,7 +126,7 @@ class BlockStream:
         slots: int = 2,
         cyclic: bool = True,
     ) -> None:
-        """Allocate slots and resident groups; nothing is loaded before the first step.
+        """Allocate resident groups and slots; nothing is loaded before the first step.
 
         resident: number of groups that stay on the device; slots: number of streamed ones that are there at a time;
         cyclic: a next step follows; without it nothing is loaded beyond the last group.
@@ -135,16 +135,44 @@ class BlockStream:
         self._host = host
         self._accelerator = host.accelerator
         self._cyclic = cyclic
+        self._most_slots = slots
         self._nothing = torch.empty(0, device=self._accelerator.device, dtype=dtype)
-        kept = {i * len(groups) // resident for i in range(resident)}
-        self._order = [i for i in range(len(groups)) if i not in kept]
-        size = max((self._groups[i].layout.numel for i in self._order), default=0)
-        self._slots = [_Slot(self._buffer(size), self._accelerator.mark()) for _ in range(min(slots, len(self._order)))]
-        self._resident = {i: self._buffer(self._groups[i].layout.numel) for i in sorted(kept)}
+        self._slots: list[_Slot] = []
+        self._resident: dict[int, Tensor] = {}
+        self._stale: set[int] = set()  # resident groups that are to be loaded before they run
         self._patches: Patches = {}
-        self._stale = set(self._resident)  # resident groups that are to be loaded before they run
-        for i, buffer in self._resident.items():
-            self._bind(i, buffer)
+        self.keep(resident)
+
+    def keep(self, resident: int) -> None:
+        """Let this many groups stay on the device from the next step on, evenly spread; never during a step.
+
+        What is given up is freed before anything is allocated. Raises torch.OutOfMemoryError, and then holds fewer.
+        """
+        kept = {i * len(self._groups) // resident for i in range(resident)}
+        for i in self._resident.keys() - kept:
+            self._unbind(i)
+            self._stale.discard(i)
+            del self._resident[i]
+        try:
+            if len(kept) == len(self._groups):
+                self._slots = []
+            for i in sorted(kept - self._resident.keys()):
+                self._resident[i] = self._buffer(self._groups[i].layout.numel)
+                self._bind(i, self._resident[i])
+                self._stale.add(i)
+        finally:
+            self._order = [i for i in range(len(self._groups)) if i not in self._resident]
+        self._allocate_slots()
+
+    def _allocate_slots(self) -> None:
+        """Have the slots that the streamed groups need; those that are there already stay."""
+        size = max((self._groups[i].layout.numel for i in self._order), default=0)
+        number = min(self._most_slots, len(self._order))
+        if self._slots and self._slots[0].buffer.numel() != size:
+            self._slots = []
+        while len(self._slots) < number:
+            self._slots.append(_Slot(self._buffer(size), self._accelerator.mark()))
+        del self._slots[number:]
 
     @property
     def num_resident(self) -> int:
