@@ -18,6 +18,7 @@ from realchar.cli import doctor as command
 from realchar.doctor import Finding, Report
 from realchar.machine import Gpu, MemoryReading
 from realchar.settings import Offload, Settings
+from tests.tiny import DEMO
 
 CARD = Gpu(0, "RTX 4090", 24.0, 20.0, "580.65")
 CPU_TORCH = Report({"version": "2.13.0+cpu", "cuda": None, "usable": False, "error": ""})
@@ -166,8 +167,26 @@ def test_choice_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_choice_tells_that_blocks_are_streamed(tmp_path: Path) -> None:
+    base = catalog.load_base(DEMO)
+    needs = []
+    for offload in Offload:
+        found = doctor.check_choice(settings(tmp_path, offload=offload), base, CPU_TORCH)
+        assert found.state == "ok" and ("its blocks streamed" in found.text) == (offload is Offload.STREAM)
+        needs.append(float(found.text.partition("it needs ")[2].split()[0]))
+    assert needs[0] >= needs[1]
+
+
+def test_a_budget_that_is_too_small_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "read_memory", lambda _: MemoryReading("gpu", 4.0, 24.0, "RTX 4090"))
+    for vram, state in ((0.5, "bad"), (8.0, "ok")):
+        values = settings(tmp_path, offload=Offload.STREAM, vram=vram)
+        found = doctor.check_choice(values, catalog.load_base(DEMO), GPU_TORCH)
+        assert found.state == state and (state == "ok" or "REALCHAR_VRAM is 0.5" in found.text)
+
+
+def test_a_base_without_headers_can_not_be_streamed(tmp_path: Path) -> None:
     found = choice(tmp_path, CPU_TORCH, offload=Offload.STREAM)
-    assert found.state == "ok" and "as its blocks are streamed" in found.text
+    assert found.state == "bad" and "can't be read" in found.text
 
 
 def test_choice_that_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from realchar import catalog, machine
-from realchar.engine.memory import Footprint, estimate_bytes
+from realchar.engine.memory import least_bytes
 from realchar.errors import ModelError
 from realchar.machine import Gpu
 from realchar.settings import Offload, Settings
@@ -294,15 +294,22 @@ def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> F
         text = f"Device {settings.device!r} was asked for, but PyTorch can't compute on a graphics card here."
         return Finding("choice", "bad", text, "Leave REALCHAR_DEVICE at auto, or repair what is said about PyTorch.")
     memory = machine.read_memory(settings.device if on_gpu else "cpu")
-    need = estimate_bytes(Footprint.of(base, on_gpu=on_gpu), base.long_edge, base.long_edge) / machine.GB
+    streamed = settings.offload is Offload.STREAM
+    try:
+        need = least_bytes(base, settings.offload, base.long_edge, base.long_edge, on_gpu=on_gpu) / machine.GB
+    except ModelError as error:
+        return Finding("choice", "bad", error.message, "Copy the base's folder again.")
     place, kind, dtype = (memory.name, "VRAM", "bfloat16") if on_gpu else ("CPU", "RAM", "float32")
     reasons = {True: "PyTorch can use it", False: "PyTorch can't use a graphics card here"}
     why = reasons[on_gpu] if settings.device == "auto" else f"REALCHAR_DEVICE is {settings.device!r}"
-    text = f"{base.title} on the {place} in {dtype}, because {why}; it needs {need:.1f} GB of {kind}"
-    if settings.offload is Offload.STREAM:
-        return Finding("choice", "ok", f"{text} with all weights there, and less as its blocks are streamed.")
+    how = ", its blocks streamed" if streamed else ""
+    text = f"{base.title} on the {place} in {dtype}{how}, because {why}; it needs {need:.1f} GB of {kind}"
+    if on_gpu and 0 < settings.vram < need:
+        return Finding("choice", "bad", f"{text}, but REALCHAR_VRAM is {settings.vram:g}.", "Raise it, or unset it.")
     if need > memory.total_gb:
         remedy = "Choose a smaller base" + (", or the CPU with REALCHAR_DEVICE=cpu." if on_gpu else ".")
+        if not streamed:
+            remedy = "Set REALCHAR_OFFLOAD=stream."
         return Finding("choice", "bad", f"{text}, but there are only {memory.total_gb:.1f}.", remedy)
     free = memory.total_gb - memory.used_gb
     if need > free:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from realchar.catalog import BaseInfo, WeightsInfo, load_base, newest_weights, scan_weights
-from realchar.engine.memory import Footprint, estimate_bytes
+from realchar.engine.memory import least_bytes
 from realchar.errors import InvalidInput, JobError, NotFound, storage_error
 from realchar.images import prepare
 from realchar.jobs.rows import EventRow, UploadRow
 from realchar.jobs.store import JobStore
-from realchar.machine import read_memory
+from realchar.machine import GB, read_memory
 from realchar.requests import check_text, check_values, checked, prepare_options
 from realchar.results import read_request, save
 from realchar.schema import EditRequest, Job, SizePolicy
@@ -131,8 +131,9 @@ class Service:
         self.store.add_file(exact, owner, upload, "image/png", "prepared.png")
         report = prepared.report
         memory = read_memory(self.settings.device)
-        footprint = Footprint.of(base, on_gpu=memory.kind == "gpu")
-        need = estimate_bytes(footprint, *prepared.padded.size) / 1e9
+        on_gpu = memory.kind == "gpu"
+        need = least_bytes(base, self.settings.offload, *prepared.padded.size, on_gpu=on_gpu) / GB
+        total = min(memory.total_gb, self.settings.vram or memory.total_gb) if on_gpu else memory.total_gb
         return {
             "source": report["source"]["size"],
             "format": report["source"]["format"],
@@ -141,10 +142,10 @@ class Service:
             "padded": report["padded"],
             "notes": report["notes"],
             "exact": exact,
-            "fits": max(prepared.picture.size) <= base.long_edge and need <= memory.total_gb,
+            "fits": max(prepared.picture.size) <= base.long_edge and need <= total,
             "need_gb": round(need, 1),
             "memory": memory.kind,
-            "total_gb": round(memory.total_gb, 1),
+            "total_gb": round(total, 1),
         }
 
     def _upload(self, owner: str, upload: str) -> UploadRow:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
-from realchar.catalog import BaseInfo, Parts
+from realchar.catalog import BaseInfo, Parts, read_parts
 from realchar.engine import tiling
 from realchar.engine.tiling import Tile
+from realchar.presets import MAX_STEPS
+from realchar.settings import Offload
 
 # Upper bounds in bfloat16, measured on an H200 with the full-size architecture (tools/calibrate_memory.py, docs/log.md).
 # Bytes of activations for each token and each channel of the transformer above its weights: 37.4 from 512x512 on.
@@ -20,7 +23,9 @@ VAE_SHARE = 0.9  # of the free memory, for decoding or encoding
 # What the process takes before any weight: the CUDA context (0.65 GB), or Python with torch in RAM.
 PROCESS_BYTES = 700_000_000
 ROUNDING = 4  # percent that the allocator may take beyond what is asked of it
-TEXT_BYTES = 100_000_000  # of activations while prompts are read: 0.08 GB measured
+# Bytes of activations for each channel of the text encoder while prompts are read: 0.08 GB measured at full size. A layer
+# has about 12 numbers for each pair of channels.
+TEXT_BYTES = 22_000
 SLOTS = 2  # of the transformer's blocks, of the text encoder's layers, of modulation weights: each while it streams
 MODULATION = 12  # numbers of a row of the table for each block and channel
 FREE_SHARE = 0.95  # of the memory that is free, where no budget is given
@@ -57,6 +62,14 @@ def estimate_bytes(footprint: Footprint, width: int, height: int) -> int:
     return PROCESS_BYTES + weights + max(activations, decode)
 
 
+def least_bytes(base: BaseInfo, offload: Offload, width: int, height: int, *, on_gpu: bool) -> int:
+    """Return the least that the process needs for a picture in an offload mode. Raises ModelError."""
+    footprint = Footprint.of(base, on_gpu=on_gpu)
+    if offload is Offload.RESIDENT:
+        return estimate_bytes(footprint, width, height)
+    return Need.of(read_parts(base.path), footprint, width, height, MAX_STEPS).peak(0)
+
+
 def plan_tile(footprint: Footprint, size: Tile, free: int, halo: int) -> Tile | None:
     """Return the VAE's tile for a picture of `size` latents where `free` bytes are free; None: it is done as a whole."""
     latent = PIXELS_PER_LATENT * footprint.vae_width * max(DECODE_BYTES, ENCODE_BYTES) * footprint.precision
@@ -80,7 +93,7 @@ class Need:
         tokens = 2 * width * height // PIXELS_PER_TOKEN
         tile = (tiling.SMALLEST + 2 * LARGEST_HALO) ** 2 * PIXELS_PER_LATENT * footprint.vae_width
         compute = max(
-            SLOTS * parts.text_layer * number + TEXT_BYTES * footprint.precision,
+            SLOTS * parts.text_layer * number + isqrt(parts.text_layer // 12) * TEXT_BYTES * footprint.precision,
             SLOTS * parts.modulation * number,
             tokens * footprint.width * ACTIVATION_BYTES * footprint.precision,
             min(tile, width * height * footprint.vae_width) * DECODE_BYTES * footprint.precision,
