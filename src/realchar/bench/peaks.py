@@ -21,6 +21,8 @@ class ProcessMemory:
     def __init__(self, device: str) -> None:
         self.device = find_device(device)
         self.on_gpu = self.device.type == "cuda"
+        if self.on_gpu:  # not every call of torch's takes a card without its number
+            self.device = torch.device("cuda", self.device.index or 0)
         self._others = self._context = self._reserved = 0.0
         if self.on_gpu:
             self._others = self._used(before=True)

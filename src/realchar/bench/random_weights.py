@@ -87,8 +87,9 @@ def write_base(plan: Plan, scratch: Path) -> Path:
         _write(partial, plan, models, shapes)
         partial.rename(target)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise storage_error(error, repr(str(target))) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 

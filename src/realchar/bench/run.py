@@ -72,8 +72,7 @@ def run_bench(options: Options) -> dict[str, Any]:
             raise ModelError("bench", f"This machine can't run the bench: {machine['reason']}")
         machine.pop("reason")
         rows = [_row(spec, options) for spec in specs(options, setting, on_gpu=machine["card"] is not None)]
-        _compare(rows, work)
-        return _report(options, base, machine, rows)
+        return _report(options, base, machine, rows) | {"reference": _compare(rows, work)}
 
 
 def _made(folder: Path | None) -> Path | None:
@@ -127,17 +126,21 @@ def _row(spec: RowSpec, options: Options) -> dict[str, Any]:
     return head | facts
 
 
-def _compare(rows: list[dict[str, Any]], work: Path) -> None:
-    """Add to every row its ratios to the resident one, and whether picture and latents equal its own."""
-    reference = next((row for row in rows if row["mode"] == Offload.RESIDENT and row["ok"]), None)
-    for row in rows:
-        if not row["ok"] or reference is None:
-            continue
+def _compare(rows: list[dict[str, Any]], work: Path) -> str | None:
+    """Add to every row its ratios to the reference, and whether picture and latents equal its own; return its name.
+
+    The reference is the first row of the engine that came through: the resident one, unless it did not fit.
+    """
+    reference = next((row for row in rows if row["kind"] == "engine" and row["ok"]), None)
+    if reference is None:
+        return None
+    for row in (row for row in rows if row["ok"]):
         if "s_per_step" in row:
             row["ratio"] = {way: row["s_per_step"][way] / s for way, s in reference["s_per_step"].items()}
         if row["kind"] == "engine":
             row["picture"] = _difference(work, "picture", row["name"], reference["name"])
             row["latents"] = _difference(work, "latents", row["name"], reference["name"])
+    return str(reference["name"])
 
 
 def _difference(work: Path, what: str, name: str, reference: str) -> dict[str, Any]:

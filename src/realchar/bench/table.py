@@ -17,7 +17,8 @@ def text_of(report: dict[str, Any]) -> str:
         parts.append(_aligned([[title for title, _ in COLUMNS], *([get(row) for _, get in COLUMNS] for row in steps)]))
     parts.extend(_aligned(list(_vae(row))) for row in report["rows"] if row["kind"] == "vae" and row["ok"])
     failed = [f"{row['name']}: {row['reason']}" for row in report["rows"] if not row["ok"]]
-    parts.append("\n".join([f"· {line}" for line in (*failed, *report["notes"])]))
+    ratios = [f"Ratios and equality are to the row {report['reference']!r}."] if report["reference"] else []
+    parts.append("\n".join([f"· {line}" for line in (*failed, *ratios, *report["notes"])]))
     return "\n\n".join(filter(None, parts))
 
 
