@@ -29,7 +29,7 @@ def measure_engine(spec: RowSpec) -> dict[str, Any]:
     if spec.budget_gb is not None:
         memory.cap(spec.budget_gb)
     began = time.perf_counter()
-    engine = load_engine(load_base(setting.base), setting.device, Offload(spec.mode), spec.budget_gb)
+    engine = load_engine(load_base(setting.base), str(memory.device), Offload(spec.mode), spec.budget_gb)
     memory.sync()
     load_s = time.perf_counter() - began
     recorder = Recorder(engine.family)
