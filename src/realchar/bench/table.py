@@ -52,6 +52,12 @@ def _at(*keys: str, digits: int = 3, sign: str = "") -> Callable[[Row], str]:
     return get
 
 
+def _kept(row: Row) -> str:
+    """Say how many of the transformer's blocks stayed on the device."""
+    plan = row.get("plan")
+    return f"{plan['resident']}/{plan['blocks']}" if plan else NONE
+
+
 def _same(row: Row) -> str:
     """Say whether latents and picture, or for diffusers' rows one step's velocities, are the reference's."""
     for what in ("latents", "velocities"):
@@ -62,6 +68,7 @@ def _same(row: Row) -> str:
 
 COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
     ("", lambda row: str(row["name"])),
+    ("kept", _kept),
     ("s/step", _at("s_per_step", "cfg")),
     ("×", _at("ratio", "cfg", digits=2)),
     ("no CFG", _at("s_per_step", "no_cfg")),
