@@ -6,9 +6,9 @@ import pytest
 import torch
 from diffusers import AutoencoderKLQwenImage
 
+from realchar.bench.live_memory import LiveMemory
 from realchar.engine import still_vae, tiling
 from realchar.engine.memory import DECODE_BYTES, ENCODE_BYTES, Footprint, estimate_bytes, plan_tile
-from tools.live_memory import LiveMemory
 
 WIDTH = 16
 FULL_SIZE = Footprint(weight_bytes=57_000_000_000, width=3072, vae_width=96, on_gpu=True)

@@ -19,6 +19,7 @@ from diffusers import AutoencoderKLQwenImage, QwenImageTransformer2DModel
 from PIL import Image
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
 
+from realchar.bench.full_size import TEXT, TRANSFORMER, VISION
 from realchar.catalog import BaseInfo
 from realchar.engine.blocks import ResidentBlocks
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
@@ -30,33 +31,6 @@ from realchar.presets import NEGATIVE, PROMPTS
 from realchar.schema import EditRequest, Stage, Step
 
 DEMO = Path(__file__).resolve().parents[1] / "weights" / "demo"
-TRANSFORMER = {
-    "num_layers": 60,
-    "attention_head_dim": 128,
-    "num_attention_heads": 24,
-    "joint_attention_dim": 3584,
-    "in_channels": 64,
-    "out_channels": 16,
-    "zero_cond_t": True,
-}
-TEXT = {
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1000000.0},
-}
-VISION = {
-    "depth": 32,
-    "hidden_size": 1280,
-    "intermediate_size": 3420,
-    "num_heads": 16,
-    "out_hidden_size": 3584,
-    "fullatt_block_indexes": [7, 15, 23, 31],
-    "window_size": 112,
-}
 
 
 def full_size(device: torch.device, layers: int | None) -> QwenImageEdit:

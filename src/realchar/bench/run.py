@@ -1,0 +1,188 @@
+"""The bench: prepares what is measured, runs its rows one after another, and puts their facts into one report."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from realchar.bench.lora_file import write_lora
+from realchar.bench.processes import run_row
+from realchar.bench.spec import BUDGETS, DIFFUSERS, ROWS, WARM_UP, RowSpec, Setting
+from realchar.catalog import BaseInfo, load_base
+from realchar.errors import InvalidInput, ModelError
+from realchar.machine import GB, prepare_engine_process
+from realchar.settings import Offload, project_root
+
+SCHEMA = 1  # of the report; docs/bench.md describes it
+SIDE_MULTIPLE = 32  # pixels
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked. budgets: GB; None: the usual ones on a card, one row without on the CPU."""
+
+    base: str = ""
+    random_weights: str | None = None
+    layers: int | None = None
+    scratch: Path | None = None
+    size: tuple[int, int] = (1024, 1024)
+    steps: int = 3
+    rows: tuple[str, ...] = ROWS
+    budgets: tuple[float, ...] | None = None
+    lora_rank: int = 32
+    vae_sizes: tuple[tuple[int, int], ...] = ()
+    vae_tiles: tuple[int, ...] = (512, 256)
+    device: str = "auto"
+    row_timeout_s: float = 1800.0
+    say: Callable[[str], None] = field(default=lambda _text: None, compare=False)
+
+    def __post_init__(self) -> None:
+        if "lora" in self.rows and not {"resident", "stream"} & set(self.rows):
+            raise InvalidInput("rows", "lora is measured within the rows resident and stream; choose one of them too.")
+        for width, height in (self.size, *self.vae_sizes):
+            if min(width, height) < SIDE_MULTIPLE or width % SIDE_MULTIPLE or height % SIDE_MULTIPLE:
+                message = (
+                    f"{width}x{height} is no size for the bench; choose sides that are multiples of {SIDE_MULTIPLE}."
+                )
+                raise InvalidInput("size", message)
+        low = {"steps": self.steps, "lora-rank": self.lora_rank, "budgets": min(self.budgets or (1.0,))}
+        for name, value in low.items():
+            if value < 1:
+                raise InvalidInput(name, f"--{name} is {value:g}; choose 1 or more.", value=value)
+
+
+def run_bench(options: Options) -> dict[str, Any]:
+    """Measure the rows and return the report. Raises RealCharError for what concerns all of them."""
+    with tempfile.TemporaryDirectory(prefix="realchar-bench-", dir=_made(options.scratch)) as own:
+        base = load_base(_base(options, options.scratch or Path(own)))
+        work = Path(own, "work")
+        work.mkdir()
+        loras: tuple[str, ...] = ()
+        if "lora" in options.rows:
+            files = (write_lora(work / f"lora-{i}.safetensors", base.path, options.lora_rank, seed=i) for i in (1, 2))
+            loras = tuple(map(str, files))
+        setting = Setting(str(base.path), options.device, options.size, options.steps, str(work), loras)
+        machine = run_row(RowSpec("machine", "machine", setting), options.row_timeout_s)
+        if not machine.pop("ok"):
+            raise ModelError("bench", f"This machine can't run the bench: {machine['reason']}")
+        machine.pop("reason")
+        rows = [_row(spec, options) for spec in specs(options, setting, on_gpu=machine["card"] is not None)]
+        return _report(options, base, machine, rows) | {"reference": _compare(rows, work)}
+
+
+def _made(folder: Path | None) -> Path | None:
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"{str(folder)!r} can't be made ({error.strerror}); give another folder with --scratch."
+            raise InvalidInput("scratch", message) from error
+    return folder
+
+
+def _base(options: Options, scratch: Path) -> Path:
+    if options.random_weights is None:
+        if options.layers is not None:
+            raise InvalidInput("layers", f"--layers {options.layers} cuts random weights; add --random-weights.")
+        return Path(options.base)
+    prepare_engine_process()
+    from realchar.bench.random_weights import plan_base, write_base  # imports torch
+
+    plan = plan_base(options.random_weights, project_root() / "weights" / "demo", options.layers)
+    options.say(f"Random weights for {options.random_weights!r} …")
+    return write_base(plan, scratch)
+
+
+def specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowSpec]:
+    """Yield the rows in the order in which they run: the reference first."""
+    if "resident" in options.rows:
+        yield RowSpec("resident", "engine", setting, Offload.RESIDENT)
+    if "stream" in options.rows:
+        usual = BUDGETS if on_gpu else ()
+        budgets = usual if options.budgets is None else options.budgets
+        for budget in budgets or (None,):
+            name = "stream" if budget is None else f"stream {budget:g} GB"
+            yield RowSpec(name, "engine", setting, Offload.STREAM, budget)
+    for mode in DIFFUSERS:
+        if mode in options.rows:
+            yield RowSpec(mode, "diffusers", setting, mode)
+    if "vae" in options.rows:
+        for width, height in options.vae_sizes or (options.size,):
+            own = Setting(setting.base, setting.device, (width, height), setting.steps, setting.work)
+            yield RowSpec(f"vae {width}x{height}", "vae", own, tiles=options.vae_tiles)
+
+
+def _row(spec: RowSpec, options: Options) -> dict[str, Any]:
+    options.say(f"{spec.name} …")
+    facts = run_row(spec, options.row_timeout_s)
+    head: dict[str, Any] = {"name": spec.name, "kind": spec.kind, "mode": spec.mode, "budget_gb": spec.budget_gb}
+    if spec.kind == "vae":
+        head["size"] = list(spec.setting.size)
+    return head | facts
+
+
+def _compare(rows: list[dict[str, Any]], work: Path) -> str | None:
+    """Add to every row its ratios to the reference, and whether picture and latents equal its own; return its name.
+
+    The reference is the first row of the engine that came through: the resident one, unless it did not fit.
+    """
+    reference = next((row for row in rows if row["kind"] == "engine" and row["ok"]), None)
+    if reference is None:
+        return None
+    for row in (row for row in rows if row["ok"]):
+        if "s_per_step" in row:
+            row["ratio"] = {way: row["s_per_step"][way] / s for way, s in reference["s_per_step"].items()}
+        if row["kind"] == "engine":
+            row["picture"] = _difference(work, "picture", row["name"], reference["name"])
+            row["latents"] = _difference(work, "latents", row["name"], reference["name"])
+    return str(reference["name"])
+
+
+def _difference(work: Path, what: str, name: str, reference: str) -> dict[str, Any]:
+    """Compare two rows' results: pixels 0…255, or latents as the transformer gives them."""
+    mine, kept = (np.load(work / f"{each.replace(' ', '-')}.{what}.npy") for each in (name, reference))
+    difference = np.abs(mine.astype(np.float32) - kept.astype(np.float32))
+    return {"equal": bool(np.array_equal(mine, kept)), "max_difference": float(difference.max())}
+
+
+def _report(options: Options, base: BaseInfo, machine: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "machine": machine,
+        "base": {
+            "title": base.title,
+            "fingerprint": base.fingerprint,
+            "weight_gb": base.weight_bytes / GB,
+            "random": options.random_weights,
+            "layers": options.layers,
+        },
+        "settings": {
+            "size": list(options.size),
+            "steps": options.steps,
+            "warm_up": WARM_UP,
+            "lora_rank": options.lora_rank if "lora" in options.rows else None,
+        },
+        "rows": rows,
+        "notes": list(_notes(machine, rows)),
+    }
+
+
+def _notes(machine: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
+    if machine["card"] is None:
+        yield "On the CPU peaks are of RAM, mapped files included, and a budget is not enforced."
+    else:
+        yield "Peaks are the allocator's reserved memory plus the CUDA context, of the whole process."
+    if any(row["kind"] == "diffusers" and row["ok"] for row in rows):
+        yield "diffusers' rows hold the transformer alone; the engine's hold text encoder and VAE too."
+    for row in rows:
+        if wait := row.get("weights_wait"):
+            yield f"{row['name']}: weights wait {wait['tier']} ({wait['reason']})."
+        for text in row.get("degraded", ()):
+            yield f"{row['name']}: memory was short: {text}."
+        if not row.get("lora", {"ok": True})["ok"]:
+            yield f"{row['name']}, LoRA: {row['lora']['reason']}"

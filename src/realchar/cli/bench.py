@@ -1,0 +1,136 @@
+"""`realchar bench`: what each way of holding a base costs on this machine, beside diffusers' own ways."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from realchar.bench.plot import svg_of
+from realchar.bench.run import SCHEMA, Options, run_bench
+from realchar.bench.spec import BUDGETS, ROWS
+from realchar.bench.table import text_of
+from realchar.cli.names import path_argument
+from realchar.errors import InvalidInput, storage_error
+from realchar.settings import Settings
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure seconds a step and memory of each way to hold a base",
+        description="Compare this engine's offload modes with everything resident and with diffusers' own offload modes, "
+        "each in a process of its own. A row that fails is told with its reason. Exit code 0: a report was made, "
+        "1: every row failed.",
+    )
+    _add_base(parser)
+    parser.add_argument("--size", type=_size, default=(1024, 1024), metavar="WxH", help="of the picture; 1024x1024")
+    parser.add_argument(
+        "--steps", type=int, default=3, metavar="N", help="steps that count, after 2; default %(default)s"
+    )
+    parser.add_argument(
+        "--rows", nargs="+", choices=ROWS, default=ROWS, metavar="NAME", help=f"of {', '.join(ROWS)}; all"
+    )
+    usual = " ".join(f"{budget:g}" for budget in BUDGETS)
+    parser.add_argument(
+        "--budgets", nargs="+", type=float, metavar="GB", help=f"for stream; {usual} on a card, one row on the CPU"
+    )
+    parser.add_argument("--lora-rank", type=int, default=32, metavar="R", help="default: %(default)s")
+    parser.add_argument("--vae-sizes", nargs="+", type=_size, default=(), metavar="WxH", help="default: the --size")
+    parser.add_argument(
+        "--vae-tiles", nargs="+", type=int, default=(512, 256), metavar="PX", help="their sides; 512 256"
+    )
+    parser.add_argument("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1 …; default: the setting")
+    parser.add_argument("--row-timeout", type=float, default=1800.0, metavar="S", help="default: %(default)g seconds")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - : to standard output, and no text")
+    parser.add_argument(
+        "--plot", metavar="FILE.svg", type=path_argument, help="draw memory and seconds against the budget"
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", type=path_argument, help="show a report of --json; measures nothing"
+    )
+    parser.set_defaults(run=run)
+
+
+def _add_base(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--base", metavar="PATH", help="a diffusers folder; default: the embedded demo base")
+    parser.add_argument(
+        "--random-weights",
+        metavar="CONFIG",
+        help="instead of --base: write one with random weights, for the configs in this folder, or for the word full, "
+        "which is Qwen-Image-Edit-2511 at full size (57 GB)",
+    )
+    parser.add_argument("--layers", type=int, metavar="N", help="cut random weights to N layers, for a quick try")
+    parser.add_argument(
+        "--scratch",
+        metavar="DIR",
+        type=path_argument,
+        help="where random weights are kept for the next time; default: a temporary folder, removed at the end",
+    )
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write it as 1024x768")
+    return int(match[1]), int(match[2])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, or read a report, and show it; returns 0 if any row came through, else 1. Raises RealCharError."""
+    report = _measured(args) if args.report is None else _read(args.report)
+    text = json.dumps(report, indent=1)
+    if args.json == "-":
+        print(text)
+    else:
+        print(text_of(report))
+        if args.json is not None:
+            _write(Path(args.json), text)
+    if args.plot is not None:
+        _write(args.plot, svg_of(report))
+    return int(not any(row["ok"] for row in report["rows"]))
+
+
+def _measured(args: argparse.Namespace) -> dict[str, Any]:
+    if args.base and args.random_weights:
+        raise InvalidInput("base", f"--base {args.base!r} and --random-weights exclude each other; give one of them.")
+    settings = Settings.load(base=args.base, device=args.device)
+    options = Options(
+        base=settings.base,
+        random_weights=args.random_weights,
+        layers=args.layers,
+        scratch=args.scratch,
+        size=args.size,
+        steps=args.steps,
+        rows=tuple(args.rows),
+        budgets=None if args.budgets is None else tuple(args.budgets),
+        lora_rank=args.lora_rank,
+        vae_sizes=tuple(args.vae_sizes),
+        vae_tiles=tuple(args.vae_tiles),
+        device=settings.device,
+        row_timeout_s=args.row_timeout,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    return run_bench(options)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if report["schema"] == SCHEMA:
+            return report
+        why = f"its schema is {report['schema']!r}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = str(error)
+    message = f"{str(path)!r} is no report of this version ({why}); make one with --json."
+    raise InvalidInput("report", message)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise storage_error(error, repr(str(path))) from error
