@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from realchar.catalog import Parts, load_base, read_parts
 from realchar.engine.blocks import stream_transformer
+from realchar.engine.devices import cap, find_device
 from realchar.engine.memory import Footprint, Need, plan_resident, steady
 from realchar.engine.pipeline import Engine
 from realchar.errors import InvalidInput, ModelError, OutOfMemory
@@ -201,6 +203,24 @@ def test_where_nothing_is_left_to_give_up_the_run_fails_with_a_sentence(monkeypa
         run(engine)
     assert caught.value.__context__ is None
     assert engine.family.blocks.num_resident == 0
+
+
+def test_a_card_has_its_index_and_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch asks for a cap: a card with its index, and a share of the whole."""
+    shares = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * GB))
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: shares.append((share, device))
+    )
+    assert find_device("auto") == find_device("cuda") == torch.device("cuda:1")
+    assert find_device("cuda:0") == torch.device("cuda:0")
+    for room in (6 * GB, None, 48 * GB, -1):
+        cap(find_device("cuda:0"), room)
+    cap(torch.device("cpu"), GB)
+    assert shares == [(share, torch.device("cuda:0")) for share in (0.25, 1.0, 1.0, 0.0)]
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "1e9"])

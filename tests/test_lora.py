@@ -12,6 +12,7 @@ from torch import Tensor
 from realchar.catalog import load_base
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
 from realchar.engine.lora import load_adapter
+from realchar.engine.merge import Patch, set_patched
 from realchar.errors import ModelError
 from tests.tiny import DEMO
 
@@ -144,3 +145,22 @@ def test_damaged_files_are_a_sentence(tmp_path: Path, family: QwenImageEdit, con
     path.write_bytes(content)
     with pytest.raises(ModelError, match=r"bad\.safetensors"):
         load_adapter(path, family.transformer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rank", [1, 16, 80])
+def test_one_patch_is_rounded_once_like_several(dtype: torch.dtype, rank: int) -> None:
+    draw = torch.Generator().manual_seed(rank)
+    pristine = (torch.randn(192, 128, generator=draw) * 0.02).to(dtype)
+    up, down = (torch.randn(*shape, generator=draw).mul(0.1).to(dtype) for shape in ((192, rank), (rank, 128)))
+    exact = pristine.double() + 0.7 * up.double() @ down.double()
+    results = []
+    for patches in ([Patch(up, down, 0.7, 1)], [Patch(up, down, 0.3, 1), Patch(up, down, 0.4, 2)]):
+        for weight in (pristine.clone(), torch.empty_like(pristine)):
+            in_place = len(results) % 2 == 0
+            set_patched(weight, weight if in_place else pristine, patches)
+            results.append(weight)
+    for weight in results:
+        error = (weight.double() - exact).abs() / exact.abs().clamp(min=0.01)
+        assert error.max() <= torch.finfo(dtype).eps * (0.51 if dtype is torch.bfloat16 else 64)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[2], results[3])

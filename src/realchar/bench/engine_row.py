@@ -26,8 +26,6 @@ from realchar.settings import Offload
 def measure_engine(spec: RowSpec) -> dict[str, Any]:
     """Return the row's facts; writes picture and latents into the work folder. Raises RealCharError."""
     setting, memory = spec.setting, ProcessMemory(spec.setting.device)
-    if spec.budget_gb is not None:
-        memory.cap(spec.budget_gb)
     began = time.perf_counter()
     engine = load_engine(load_base(setting.base), str(memory.device), Offload(spec.mode), spec.budget_gb)
     memory.sync()

@@ -9,7 +9,6 @@ import psutil
 import torch
 
 from realchar.engine.devices import find_device
-from realchar.errors import InvalidInput
 from realchar.machine import GB, gpus
 
 STATUS = Path("/proc/self/status")
@@ -39,17 +38,6 @@ class ProcessMemory:
             now = self._used() - self._others - torch.cuda.memory_reserved(self.device) / GB
             self._context = max(self._context, now)
         return self._context
-
-    def cap(self, budget_gb: float) -> None:
-        """Let the allocator have no more than a card of `budget_gb` would leave it. On the CPU nothing is capped."""
-        if not self.on_gpu:
-            return
-        total = torch.cuda.get_device_properties(self.device).total_memory / GB
-        share = (budget_gb - self.context_gb()) / total
-        if share <= 0:
-            message = f"A budget of {budget_gb:g} GB is less than the CUDA context takes; choose a larger one."
-            raise InvalidInput("budget", message, value=budget_gb)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, share), self.device)
 
     def stage_peak_gb(self) -> float | None:
         """Return the allocator's peak of live tensors since the last call; None on the CPU, which doesn't tell."""

@@ -6,15 +6,14 @@ import gc
 
 import torch
 
-from realchar.engine.memory import PROCESS_BYTES
 from realchar.errors import InvalidInput
 from realchar.machine import GB, read_ram
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of this name; `auto` is the graphics card where there is one. Raises InvalidInput."""
+    """Return the device of this name, a card with its index; `auto` is a card where there is one. Raises InvalidInput."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -22,30 +21,29 @@ def find_device(name: str) -> torch.device:
     there = device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < torch.cuda.device_count())
     if not there:
         raise InvalidInput("device", f"Device {name!r} is not usable here; choose auto, cpu or cuda.", name=name)
+    if device.type == "cuda" and ":" not in name:
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
-def free_bytes(device: torch.device, budget: int | None = None) -> int:
+def free_bytes(device: torch.device, room: int | None = None) -> int:
     """Return how much memory a run can take on `device` now; what torch keeps cached counts as free.
 
-    budget: bytes that the whole process may take on a card.
+    room: bytes that all tensors together may take on a card.
     """
     if device.type == "cuda":
         held = torch.cuda.memory_allocated(device)
         free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - held
-        return free if budget is None else max(0, min(free, budget - PROCESS_BYTES - held))
+        return free if room is None else max(0, min(free, room - held))
     reading = read_ram()
     return int((reading.total_gb - reading.used_gb) * GB)
 
 
-def cap(device: torch.device, budget: int | None) -> None:
-    """Let torch take no more on a card than the budget leaves it, in bytes; None: all. What asks for more fails.
-
-    The process takes more than its tensors: the CUDA context and the kernels' code.
-    """
+def cap(device: torch.device, room: int | None) -> None:
+    """Let torch take no more than `room` bytes on a card, cached memory included; None: all. What asks for more fails."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        share = 1.0 if budget is None else min(1.0, max(0.0, budget - PROCESS_BYTES) / total)
+        share = 1.0 if room is None else min(1.0, max(0, room) / total)
         torch.cuda.set_per_process_memory_fraction(share, device)
 
 

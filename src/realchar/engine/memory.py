@@ -20,8 +20,11 @@ ACTIVATION_BYTES = 40
 DECODE_BYTES = 15
 ENCODE_BYTES = 12
 VAE_SHARE = 0.9  # of the free memory, for decoding or encoding
-# What the process takes before any weight: the CUDA context (0.65 GB), or Python with torch in RAM.
-PROCESS_BYTES = 700_000_000
+# What the process takes beside its tensors: the CUDA context with the kernels' code and the card's table of the host memory
+# that is locked for it, a byte for each 300 (0.83 GB and 0.18 GB measured); or Python with torch in RAM.
+CONTEXT_BYTES = 850_000_000
+LOCKED_BYTES_A_BYTE = 300
+PYTHON_BYTES = 700_000_000
 ROUNDING = 4  # percent that the allocator may take beyond what is asked of it
 # Bytes of activations for each channel of the text encoder while prompts are read: 0.08 GB measured at full size. A layer
 # has about 12 numbers for each pair of channels.
@@ -52,6 +55,11 @@ class Footprint:
         """Return how many times the bytes of bfloat16 a number takes: on the CPU the engine computes in float32."""
         return 1 if self.on_gpu else 2
 
+    @property
+    def process(self) -> int:
+        """Return the bytes that the process takes beside its tensors."""
+        return CONTEXT_BYTES + self.weight_bytes // LOCKED_BYTES_A_BYTE if self.on_gpu else PYTHON_BYTES
+
 
 def estimate_bytes(footprint: Footprint, width: int, height: int) -> int:
     """Return the expected peak in bytes for one picture of `width` x `height` pixels with everything resident, untiled."""
@@ -59,7 +67,7 @@ def estimate_bytes(footprint: Footprint, width: int, height: int) -> int:
     tokens = 2 * width * height // PIXELS_PER_TOKEN  # noise and reference
     activations = tokens * footprint.width * ACTIVATION_BYTES * footprint.precision
     decode = width * height * footprint.vae_width * DECODE_BYTES * footprint.precision
-    return PROCESS_BYTES + weights + max(activations, decode)
+    return footprint.process + weights + max(activations, decode)
 
 
 def least_bytes(base: BaseInfo, offload: Offload, width: int, height: int, *, on_gpu: bool) -> int:
@@ -78,8 +86,12 @@ def plan_tile(footprint: Footprint, size: Tile, free: int, halo: int) -> Tile | 
 
 @dataclass(frozen=True)
 class Need:
-    """What one run takes while blocks are streamed, in bytes: `fixed` stays, `compute` is the largest stage above it."""
+    """What one run takes while blocks are streamed, in bytes of `blocks` blocks.
 
+    process: beside tensors; block: one block; fixed: what stays; compute: the largest stage above it.
+    """
+
+    process: int
     blocks: int
     block: int
     fixed: int
@@ -98,13 +110,14 @@ class Need:
             tokens * footprint.width * ACTIVATION_BYTES * footprint.precision,
             min(tile, width * height * footprint.vae_width) * DECODE_BYTES * footprint.precision,
         )
-        return cls(parts.blocks, parts.block * number, (parts.rest + rows) * number + lora_bytes, compute)
+        fixed = (parts.rest + rows) * number + lora_bytes
+        return cls(footprint.process, parts.blocks, parts.block * number, fixed, compute)
 
     def peak(self, resident: int) -> int:
         """Return the expected peak of the whole process with that many resident blocks."""
         held = resident if resident == self.blocks else resident + SLOTS
         asked = self.fixed + held * self.block + self.compute
-        return PROCESS_BYTES - (-asked * (100 + ROUNDING) // 100)
+        return self.process - (-asked * (100 + ROUNDING) // 100)
 
 
 def plan_resident(need: Need, total: int) -> int:
@@ -112,7 +125,7 @@ def plan_resident(need: Need, total: int) -> int:
 
     0 also where not even that fits: the run then tries, with smaller tiles.
     """
-    room = (total - PROCESS_BYTES) * 100 // (100 + ROUNDING) - need.fixed - need.compute
+    room = (total - need.process) * 100 // (100 + ROUNDING) - need.fixed - need.compute
     if room >= need.blocks * need.block:
         return need.blocks
     return max(0, min(need.blocks - 1, room // need.block - SLOTS))

@@ -26,6 +26,12 @@ def set_patched(weight: Tensor, pristine: Tensor, patches: Sequence[Patch]) -> N
 
     `pristine`, on the same device, may be the weight itself, and is not kept.
     """
+    if len(patches) == 1 and weight.dtype == pristine.dtype == patches[0].up.dtype == patches[0].down.dtype:
+        # The matrix product itself sums in float32 and rounds once, with a fifth of the memory traffic.
+        if pristine is not weight:
+            weight.copy_(pristine)
+        weight.addmm_(patches[0].up, patches[0].down, alpha=patches[0].alpha)
+        return
     total = pristine.float()
     for patch in patches:
         total.addmm_(patch.up.float(), patch.down.float(), alpha=patch.alpha)

@@ -26,7 +26,7 @@ from realchar.engine.families.base import ModelFamily, Reference
 from realchar.engine.families.qwen_image_edit import LATENT, QwenImageEdit
 from realchar.engine.finish import picture_of
 from realchar.engine.ladder import keep_or_fewer, with_fewer_blocks, with_smaller_tiles
-from realchar.engine.memory import FREE_SHARE, PROCESS_BYTES, Footprint, Need, plan_resident, plan_tile, steady
+from realchar.engine.memory import FREE_SHARE, Footprint, Need, plan_resident, plan_tile, steady
 from realchar.engine.preview import fit_preview, render_preview, stored_preview
 from realchar.engine.tiling import Tile, count
 from realchar.engine.work import ticking
@@ -91,7 +91,8 @@ class Engine:
         """
         target = find_device(device)
         dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
-        cap(target, budget)
+        footprint = Footprint.of(base, on_gpu=target.type == "cuda")
+        cap(target, None if budget is None else budget - footprint.process)
         try:
             family = QwenImageEdit.load(base.path, target, dtype, offload, resident_blocks or 0)
         except torch.OutOfMemoryError:
@@ -113,6 +114,11 @@ class Engine:
     @property
     def _footprint(self) -> Footprint:
         return Footprint.of(self.base, on_gpu=self.family.device.type == "cuda")
+
+    @property
+    def _room(self) -> int | None:
+        """Return the bytes that tensors may take, or None: what is free."""
+        return None if self.budget is None else self.budget - self._footprint.process
 
     @property
     def device_name(self) -> str:
@@ -184,6 +190,7 @@ class Engine:
         self, request: EditRequest, picture: Image.Image, loras: list[Path]
     ) -> Generator[Event, None, None]:
         """Let as many blocks stay on the device as were asked for, or as fit the budget beside this run."""
+        cap(self.family.device, self._room)  # the budget may be another one than at the last run
         blocks = self.family.blocks
         if blocks.mode is not Offload.STREAM:
             return
@@ -192,7 +199,7 @@ class Engine:
             lora_bytes = sum(path.stat().st_size for path in loras)
             need = Need.of(read_parts(self.base.path), self._footprint, *picture.size, request.steps, lora_bytes)
             free = int(free_bytes(self.family.device) * FREE_SHARE)
-            total = self.budget or PROCESS_BYTES + need.fixed + blocks.num_bytes + free
+            total = self.budget or need.process + need.fixed + blocks.num_bytes + free
             wanted = steady(plan_resident(need, total), blocks.num_resident, need.blocks)
         yield from keep_or_fewer(blocks, wanted, self.family.device)
 
@@ -227,7 +234,7 @@ class Engine:
         if asked is not None:
             tile = min(size[0], asked // LATENT), min(size[1], asked // LATENT)
             return None if tile == size else tile
-        return plan_tile(self._footprint, size, free_bytes(self.family.device, self.budget), self.family.halo)
+        return plan_tile(self._footprint, size, free_bytes(self.family.device, self._room), self.family.halo)
 
     def _plan(self, tiles: int) -> Planned:
         return Planned(
