@@ -283,7 +283,35 @@ def test_where_the_resident_row_fails_the_first_streamed_one_is_the_reference(
     assert run._compare([failed], tmp_path) is None
 
 
-# ---- what is shown
+# ---- what is kept and shown
+
+
+def test_a_bench_that_is_stopped_keeps_the_rows_before(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(spec: RowSpec, timeout_s: float) -> dict[str, Any]:
+        if spec.name == "stream":
+            raise KeyboardInterrupt
+        return in_process(spec, timeout_s)
+
+    monkeypatch.setattr(run, "run_row", stopped)
+    file = tmp_path / "new" / "bench.json"
+    words = f"bench --base {base} --size 64x32 --steps 1 --rows resident stream --json {file}"
+    assert main(words.split()) == 1
+    kept = json.loads(file.read_text())
+    assert [row["name"] for row in kept["rows"]] == ["resident"] and kept["reference"] == "resident"
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_place_that_can_not_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    monkeypatch.setattr("realchar.cli.bench.run_bench", lambda _: pytest.fail("measured"))
+    (tmp_path / "file").write_bytes(b"")
+    assert main(["bench", option, str(tmp_path / "file" / "bench.out")]) == 1
+    assert "could not be written" in capsys.readouterr().err
+    assert main(["bench", option, str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_the_plot_is_xml_with_both_curves(report: dict[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 import torch
 from diffusers import AutoencoderKLQwenImage
 
 from realchar.bench.live_memory import LiveMemory
 from realchar.engine import still_vae, tiling
-from realchar.engine.memory import DECODE_BYTES, ENCODE_BYTES, Footprint, estimate_bytes, plan_tile
+from realchar.engine.memory import DECODE_BYTES, ENCODE_BYTES, LARGEST_HALO, Footprint, estimate_bytes, plan_tile
 
 WIDTH = 16
 FULL_SIZE = Footprint(weight_bytes=57_000_000_000, width=3072, vae_width=96, on_gpu=True)
@@ -71,3 +73,9 @@ def test_a_tile_fits_what_is_free() -> None:
 def test_the_cpu_counts_in_float32() -> None:
     on_cpu = Footprint(FULL_SIZE.weight_bytes, FULL_SIZE.width, FULL_SIZE.vae_width, on_gpu=False)
     assert 1.9 < estimate_bytes(on_cpu, 1024, 1024) / estimate_bytes(FULL_SIZE, 1024, 1024) <= 2
+
+
+def test_the_planned_halo_is_no_smaller_than_the_real_one() -> None:
+    vae = AutoencoderKLQwenImage(base_dim=8, z_dim=16)
+    reach = [still_vae.decoder_reach(vae).after, *(ceil(side / 8) for side in still_vae.encoder_reach(vae))]
+    assert max(reach) == LARGEST_HALO

@@ -13,13 +13,12 @@ import json
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from diffusers import AutoencoderKLQwenImage, QwenImageTransformer2DModel
-from PIL import Image
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer, Qwen2VLImageProcessorPil
 
 from realchar.bench.full_size import TEXT, TRANSFORMER, VISION
+from realchar.bench.steps import noise_picture
 from realchar.catalog import BaseInfo
 from realchar.engine.blocks import ResidentBlocks
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
@@ -56,7 +55,7 @@ def full_size(device: torch.device, layers: int | None) -> QwenImageEdit:
 
 def measure(engine: Engine, size: tuple[int, int]) -> dict[str, float]:
     """Run three steps with CFG and return the peak of each stage above the weights, in bytes, and seconds a step."""
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8), "RGB")
+    picture = noise_picture(size)
     request = EditRequest(prompt=PROMPTS["enhanced"], negative_prompt=NEGATIVE, steps=3, cfg=4.0, seed=0)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

@@ -11,9 +11,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from realchar.bench.engine_row import compute_dtype
 from realchar.bench.vae import measure_vae
-from realchar.engine.devices import find_device
+from realchar.engine.devices import compute_dtype, find_device
 
 
 def main() -> None:

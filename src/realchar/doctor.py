@@ -305,7 +305,8 @@ def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> F
     how = ", its blocks streamed" if streamed else ""
     text = f"{base.title} on the {place} in {dtype}{how}, because {why}; it needs {need:.1f} GB of {kind}"
     if on_gpu and 0 < settings.vram < need:
-        return Finding("choice", "bad", f"{text}, but REALCHAR_VRAM is {settings.vram:g}.", "Raise it, or unset it.")
+        remedy = "Raise it, or unset it." if streamed else "Set REALCHAR_OFFLOAD=stream."
+        return Finding("choice", "bad", f"{text}, but REALCHAR_VRAM is {settings.vram:g}.", remedy)
     if need > memory.total_gb:
         remedy = "Choose a smaller base" + (", or the CPU with REALCHAR_DEVICE=cpu." if on_gpu else ".")
         if not streamed:

@@ -86,10 +86,15 @@ def save(image: Image.Image, target: Path, params: dict[str, Any] | None = None)
 
 
 def check_target(target: Path) -> None:
-    """Raise what would prevent `save` from writing here, before minutes are spent; makes the folder where it lacks."""
+    """Raise what would prevent `save` from writing a picture here; see `check_writable`."""
     if target.suffix.lower() not in FORMATS:
         message = f"{str(target)!r} is no name for a picture; end it in {', '.join(FORMATS)}."
         raise InvalidInput("suffix", message, name=str(target))
+    check_writable(target)
+
+
+def check_writable(target: Path) -> None:
+    """Raise what would prevent writing this file, before minutes are spent; makes its folder where it lacks."""
     try:
         if target.is_dir():  # raises where the name is too long
             raise InvalidInput("folder", f"{str(target)!r} is a folder; add a file name to it.", name=str(target))

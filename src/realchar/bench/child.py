@@ -36,9 +36,8 @@ def measure(spec: RowSpec) -> dict[str, Any]:
 
 
 def _vae(spec: RowSpec) -> list[dict[str, Any]]:
-    from realchar.bench.engine_row import compute_dtype
     from realchar.bench.vae import measure_vae
-    from realchar.engine.devices import find_device
+    from realchar.engine.devices import compute_dtype, find_device
 
     device = find_device(spec.setting.device)
     folder = Path(spec.setting.base) / "vae"

@@ -12,10 +12,10 @@ import torch
 from diffusers import QwenImageTransformer2DModel
 from torch import Tensor
 
-from realchar.bench.engine_row import compute_dtype
 from realchar.bench.peaks import ProcessMemory, own_ram_bytes, peak_ram_bytes
 from realchar.bench.recorder import STEP
 from realchar.bench.spec import WARM_UP, RowSpec
+from realchar.engine.devices import compute_dtype
 from realchar.errors import InvalidInput
 from realchar.machine import GB
 

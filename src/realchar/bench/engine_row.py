@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from realchar.bench.peaks import ProcessMemory, own_ram_bytes, peak_ram_bytes
 from realchar.bench.recorder import Recorder
-from realchar.bench.seam import load_engine
 from realchar.bench.spec import RowSpec
 from realchar.bench.steps import Clock, plan_json, timed_run
-from realchar.catalog import load_base
+from realchar.catalog import BaseInfo, load_base
 from realchar.engine.blocks import StreamedBlocks
 from realchar.engine.pipeline import Engine
 from realchar.errors import RealCharError
@@ -27,7 +25,7 @@ def measure_engine(spec: RowSpec) -> dict[str, Any]:
     """Return the row's facts; writes picture and latents into the work folder. Raises RealCharError."""
     setting, memory = spec.setting, ProcessMemory(spec.setting.device)
     began = time.perf_counter()
-    engine = load_engine(load_base(setting.base), str(memory.device), Offload(spec.mode), spec.budget_gb)
+    engine = _load(load_base(setting.base), str(memory.device), Offload(spec.mode), spec.budget_gb)
     memory.sync()
     load_s = time.perf_counter() - began
     recorder = Recorder(engine.family)
@@ -53,6 +51,13 @@ def measure_engine(spec: RowSpec) -> dict[str, Any]:
     if setting.loras:
         row["lora"] = _with_lora(engine, spec, memory, cfg.step_s)
     return row
+
+
+def _load(base: BaseInfo, device: str, mode: Offload, budget_gb: float | None) -> Engine:
+    """Load the engine as the app would; streaming without a budget keeps no block resident, the least that it can take."""
+    if budget_gb is None:
+        return Engine.load(base, device, mode, resident_blocks=0)
+    return Engine.load(base, device, mode, budget=int(budget_gb * GB))
 
 
 def _with_lora(engine: Engine, spec: RowSpec, memory: ProcessMemory, step_s: float) -> dict[str, Any]:
@@ -93,8 +98,3 @@ def _weights_wait(engine: Engine) -> dict[str, str] | None:
     if not isinstance(blocks, StreamedBlocks):
         return None
     return {"tier": blocks.choice.tier, "reason": blocks.choice.reason}
-
-
-def compute_dtype(device: torch.device) -> torch.dtype:
-    """Return the dtype in which the engine computes on a device."""
-    return torch.bfloat16 if device.type == "cuda" else torch.float32

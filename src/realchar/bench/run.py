@@ -40,6 +40,7 @@ class Options:
     device: str = "auto"
     row_timeout_s: float = 1800.0
     say: Callable[[str], None] = field(default=lambda _text: None, compare=False)
+    keep: Callable[[dict[str, Any]], None] = field(default=lambda _report: None, compare=False)  # after each row
 
     def __post_init__(self) -> None:
         if "lora" in self.rows and not {"resident", "stream"} & set(self.rows):
@@ -71,8 +72,13 @@ def run_bench(options: Options) -> dict[str, Any]:
         if not machine.pop("ok"):
             raise ModelError("bench", f"This machine can't run the bench: {machine['reason']}")
         machine.pop("reason")
-        rows = [_row(spec, options) for spec in specs(options, setting, on_gpu=machine["card"] is not None)]
-        return _report(options, base, machine, rows) | {"reference": _compare(rows, work)}
+        rows: list[dict[str, Any]] = []
+        report: dict[str, Any] = {}
+        for spec in specs(options, setting, on_gpu=machine["card"] is not None):
+            rows.append(_row(spec, options))
+            report = _report(options, base, machine, rows) | {"reference": _compare(rows, work)}
+            options.keep(report)  # so that a bench that is stopped has not measured in vain
+        return report
 
 
 def _made(folder: Path | None) -> Path | None:

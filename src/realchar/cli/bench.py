@@ -15,6 +15,7 @@ from realchar.bench.spec import BUDGETS, ROWS
 from realchar.bench.table import text_of
 from realchar.cli.names import path_argument
 from realchar.errors import InvalidInput, storage_error
+from realchar.results import check_writable
 from realchar.settings import Settings
 
 
@@ -81,20 +82,21 @@ def _size(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, or read a report, and show it; returns 0 if any row came through, else 1. Raises RealCharError."""
-    report = _measured(args) if args.report is None else _read(args.report)
-    text = json.dumps(report, indent=1)
+    target = None if args.json in (None, "-") else Path(args.json)
+    for file in filter(None, (target, args.plot)):
+        check_writable(file)
+    report = _measured(args, target) if args.report is None else _read(args.report)
     if args.json == "-":
-        print(text)
+        print(_text(report))
     else:
         print(text_of(report))
-        if args.json is not None:
-            _write(Path(args.json), text)
+        _keep(report, target)
     if args.plot is not None:
         _write(args.plot, svg_of(report))
     return int(not any(row["ok"] for row in report["rows"]))
 
 
-def _measured(args: argparse.Namespace) -> dict[str, Any]:
+def _measured(args: argparse.Namespace, target: Path | None) -> dict[str, Any]:
     if args.base and args.random_weights:
         raise InvalidInput("base", f"--base {args.base!r} and --random-weights exclude each other; give one of them.")
     settings = Settings.load(base=args.base, device=args.device)
@@ -113,6 +115,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
         device=settings.device,
         row_timeout_s=args.row_timeout,
         say=lambda line: print(line, file=sys.stderr, flush=True),
+        keep=lambda report: _keep(report, target),
     )
     return run_bench(options)
 
@@ -127,6 +130,15 @@ def _read(path: Path) -> dict[str, Any]:
         why = str(error)
     message = f"{str(path)!r} is no report of this version ({why}); make one with --json."
     raise InvalidInput("report", message)
+
+
+def _keep(report: dict[str, Any], target: Path | None) -> None:
+    if target is not None:
+        _write(target, _text(report))
+
+
+def _text(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=1)
 
 
 def _write(path: Path, text: str) -> None:

@@ -33,13 +33,6 @@ class Blocks(Protocol):
 
     @property
     def num_resident(self) -> int: ...
-    @property
-    def num_bytes(self) -> int:
-        """Return what the blocks take on the device, now."""
-
-    def keep(self, resident: int) -> None:
-        """Let this many blocks stay on the device, from the next step on. Raises torch.OutOfMemoryError."""
-
     def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:
         """Get ready for a schedule (n,), sigmas in 0…1; yields between pieces of work, at each of which it may end."""
 
@@ -82,14 +75,6 @@ class ResidentBlocks:
     @property
     def num_resident(self) -> int:
         return len(self._transformer.transformer_blocks)
-
-    @property
-    def num_bytes(self) -> int:
-        parameters = self._transformer.transformer_blocks.parameters()
-        return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-
-    def keep(self, resident: int) -> None:
-        """All stay, whatever is asked."""
 
     def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:  # noqa: ARG002
         yield from ()
@@ -150,9 +135,11 @@ class StreamedBlocks:
 
     @property
     def num_bytes(self) -> int:
+        """Return what the blocks take on the device, now."""
         return self._stream.num_bytes
 
     def keep(self, resident: int) -> None:
+        """Let this many blocks stay on the device, from the next step on. Raises torch.OutOfMemoryError."""
         self._stream.keep(resident)
 
     def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:

@@ -26,6 +26,11 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype in which the engine computes on a device."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
 def free_bytes(device: torch.device, room: int | None = None) -> int:
     """Return how much memory a run can take on `device` now; what torch keeps cached counts as free.
 

@@ -8,11 +8,10 @@ from typing import TypeVar
 import torch
 
 from realchar.engine import tiling
-from realchar.engine.blocks import Blocks
+from realchar.engine.blocks import Blocks, StreamedBlocks
 from realchar.engine.devices import release
 from realchar.engine.tiling import Tile
 from realchar.schema import Degraded, Event
-from realchar.settings import Offload
 
 T = TypeVar("T")
 
@@ -48,14 +47,14 @@ def with_fewer_blocks(
         try:
             return (yield from attempt())
         except torch.OutOfMemoryError:
-            if blocks.mode is not Offload.STREAM or not blocks.num_resident:
+            if not isinstance(blocks, StreamedBlocks) or not blocks.num_resident:
                 raise
         release(device)  # outside the `except`, which kept the tensors alive
         yield from keep_or_fewer(blocks, blocks.num_resident // 2, device, given_up=True)
 
 
 def keep_or_fewer(
-    blocks: Blocks, wanted: int, device: torch.device, *, given_up: bool = False
+    blocks: StreamedBlocks, wanted: int, device: torch.device, *, given_up: bool = False
 ) -> Generator[Degraded, None, None]:
     """Let `wanted` blocks stay on the device, or fewer where memory is too short for them; yields what was given up."""
     while True:

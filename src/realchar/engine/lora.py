@@ -29,10 +29,11 @@ def load_adapter(path: Path, transformer: nn.Module) -> Adapter:
     linears = {name: module for name, module in transformer.named_modules() if isinstance(module, nn.Linear)}
     device = next(transformer.parameters()).device  # where a card checks values as fast as they arrive
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             layout, found = parse(file.keys(), frozenset(linears), path.name)
             tensors = {
-                name: {factor: file.get_tensor(key) for factor, key in keys.items()} for name, keys in found.items()
+                name: {factor: file.get_tensor(key).to(device) for factor, key in keys.items()}
+                for name, keys in found.items()
             }
     except (OSError, SafetensorError) as error:
         raise ModelError("lora_damaged", f"LoRA {path.name!r} can't be read ({error}); download it again.") from error
@@ -87,8 +88,7 @@ class AdapterSet:
         patches: dict[str, list[Patch]] = {}
         for adapter, origin in zip(adapters, wanted, strict=True):
             for name, (up, down, scale) in adapter.factors.items():
-                device = self._transformer.get_parameter(f"{name}.weight").device
-                patch = Patch(up.to(device), down.to(device), scale * origin[2], origin)
+                patch = Patch(up, down, scale * origin[2], origin)
                 patches.setdefault(f"{name}.weight", []).append(patch)
         self._active = None  # until all are refreshed, nothing may be taken for effective
         self._weights.patch(patches)

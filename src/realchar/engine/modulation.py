@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from realchar.engine.merge import Patches
 from realchar.engine.stream import BlockStream
+from realchar.engine.work import result_of
 
 CACHED_BYTES = 256 * 2**20  # of tables on the device; the full-size base takes 4.4 MB a timestep in bfloat16
 TIME_EMBEDDER = "time_text_embed."
@@ -106,8 +107,7 @@ class ModulationTables:
         value = float(timestep.to(self._dtype).item())
         table = self._find(value)
         if table is None:  # of no prepared schedule: a schedule of its own
-            for _ in self.prepare(timestep):
-                pass
+            result_of(self.prepare(timestep))
             table = self._tables[(value,), self._origins]
         i = table.index[value]
         rows = [rows[i : i + 1] for rows in table.rows]

@@ -20,8 +20,9 @@ from PIL import Image
 from torch import Tensor
 
 from realchar.catalog import BaseInfo, read_parts
+from realchar.engine.blocks import StreamedBlocks
 from realchar.engine.denoise import Branch, guided
-from realchar.engine.devices import cap, find_device, free_bytes, release
+from realchar.engine.devices import cap, compute_dtype, find_device, free_bytes, release
 from realchar.engine.families.base import ModelFamily, Reference
 from realchar.engine.families.qwen_image_edit import LATENT, QwenImageEdit
 from realchar.engine.finish import picture_of
@@ -90,11 +91,10 @@ class Engine:
         holds for everything on a card from here on: what asks for more fails.
         """
         target = find_device(device)
-        dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
         footprint = Footprint.of(base, on_gpu=target.type == "cuda")
         cap(target, None if budget is None else budget - footprint.process)
         try:
-            family = QwenImageEdit.load(base.path, target, dtype, offload, resident_blocks or 0)
+            family = QwenImageEdit.load(base.path, target, compute_dtype(target), offload, resident_blocks or 0)
         except torch.OutOfMemoryError:
             needs, remedy = f"{base.weight_bytes / 1e9:.1f} GB on {target}", "choose the offload mode stream"
             if offload is Offload.STREAM:
@@ -192,7 +192,7 @@ class Engine:
         """Let as many blocks stay on the device as were asked for, or as fit the budget beside this run."""
         cap(self.family.device, self._room)  # the budget may be another one than at the last run
         blocks = self.family.blocks
-        if blocks.mode is not Offload.STREAM:
+        if not isinstance(blocks, StreamedBlocks):
             return
         wanted = self.resident_blocks
         if wanted is None:
@@ -307,9 +307,9 @@ class Engine:
         return self.family.unpack(run.latents, run.reference.shape)
 
     def _facts(self, plan: Planned) -> dict[str, Any]:
-        base = self.base
+        base, kept = self.base, self.family.blocks.num_resident  # fewer than planned where memory was short
         return {
             "base": {"title": base.title, "fingerprint": base.fingerprint, "demo": base.demo},
-            "plan": asdict(plan) | {"device": self.device_name},
+            "plan": asdict(plan) | {"resident": kept, "device": self.device_name},
             "torch": torch.__version__,
         }

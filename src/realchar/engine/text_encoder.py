@@ -8,7 +8,7 @@ the model's own forward, which is given one layer that keeps its inputs.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -62,7 +62,8 @@ class StreamedLayers:
         """Take over a model on the meta device. Raises ModelError."""
         nothing = torch.empty(0, device=host.accelerator.device, dtype=dtype)
         stored = _stored_names(host.source)
-        model.language_model.embed_tokens = MappedEmbedding(host.source, stored(EMBEDDING), nothing)
+        shape = model.language_model.embed_tokens.weight.shape
+        model.language_model.embed_tokens = MappedEmbedding(host.source, stored(EMBEDDING), shape, nothing)
         self._host, self._dtype, self._slots = host, dtype, slots
         self._groups = []
         for prefix, layers in (
@@ -86,10 +87,11 @@ class StreamedLayers:
 class MappedEmbedding(nn.Module):
     """An embedding whose rows are read from the file: a prompt needs a few hundred of its hundreds of thousands."""
 
-    def __init__(self, source: WeightSource, name: str, like: Tensor) -> None:
+    def __init__(self, source: WeightSource, name: str, shape: torch.Size, like: Tensor) -> None:
+        """Read `name`, of `shape`, from a source, to the device and dtype of `like`. Raises ModelError."""
         super().__init__()
         self._source, self._name, self._like = source, name, like
-        source.entry(name)
+        source.entry(name, tuple(shape))
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows (…, D) of ids (…), on the device and in the dtype that the model runs in."""
@@ -200,7 +202,7 @@ def _in_place_of(owner: nn.Module, name: str, module: nn.Module) -> Iterator[Non
         setattr(owner, name, before)
 
 
-def _stored_names(source: WeightSource) -> Any:
+def _stored_names(source: WeightSource) -> Callable[[str], str]:
     """Return the function from the model's names to those of the files, by what the files hold."""
     found = {}
     for own, candidates in STORED.items():
