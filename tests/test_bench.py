@@ -348,7 +348,7 @@ def test_help_needs_no_torch() -> None:
 def test_the_command_measures_each_row_in_its_own_process(base: Path, tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     words = f"bench --random-weights {base.parents[1] / 'configs'} --layers 2 --scratch {base.parent} --size 64x32 --steps 1"
-    assert main([*words.split(), "--rows", *ROWS[:4], "--json", str(file)]) == 0
+    assert main([*words.split(), "--rows", *ROWS[:2], "--json", str(file)]) == 0
     rows = json.loads(file.read_text())["rows"]
-    assert [row["name"] for row in rows] == ["resident", "stream", "diffusers"] and all(row["ok"] for row in rows)
+    assert [row["name"] for row in rows] == ["resident", "stream"] and all(row["ok"] for row in rows)
     assert rows[1]["latents"]["equal"] and rows[1]["peak_gb"] > 0.1
