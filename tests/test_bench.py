@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -239,7 +243,13 @@ def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
         ({"size": (100, 64)}, "100x64.*multiples of 32"),
         ({"vae_sizes": ((64, 0),)}, "64x0"),
         ({"steps": 0}, "--steps is 0"),
-        ({"budgets": (8.0, 0.5)}, "--budgets is 0.5"),
+        ({"steps": 99}, "--steps is 99; choose a value from 1 to 98"),
+        ({"budgets": (8.0, 0.05)}, "--budgets is 0.05"),
+        ({"budgets": (float("nan"),)}, "--budgets is nan"),
+        ({"row_timeout_s": float("nan")}, "--row-timeout is nan"),
+        ({"row_timeout_s": -5.0}, "--row-timeout is -5"),
+        ({"vae_tiles": (512, 0)}, "--vae-tiles is 0"),
+        ({"vae_tiles": (7,)}, "--vae-tiles is 7"),
         ({"rows": ("lora", "vae")}, "within the rows resident and stream"),
     ],
 )
@@ -284,6 +294,34 @@ def test_where_the_resident_row_fails_the_first_streamed_one_is_the_reference(
 
 
 # ---- what is kept and shown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_bench_that_is_ended_takes_its_processes_along(tmp_path: Path, number: signal.Signals) -> None:
+    words = f"-m realchar bench --size 64x64 --steps 98 --rows resident --scratch {tmp_path / 'scratch'}"
+    environment = os.environ | {"PYTHONPATH": str(Path(run.__file__).parents[2])}
+    with subprocess.Popen([sys.executable, *words.split()], stderr=subprocess.PIPE, env=environment) as bench:
+        assert bench.stderr is not None
+        while b"resident" not in bench.stderr.readline():
+            pass
+        own = psutil.Process(bench.pid)
+        children = wait_for(own.children)
+        bench.send_signal(number)
+        bench.wait(20)
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert not alive
+    if number == signal.SIGTERM:
+        assert not list((tmp_path / "scratch").iterdir())
+
+
+def wait_for(get: Any) -> Any:
+    for _ in range(200):
+        if found := get():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("nothing came")
 
 
 def test_a_bench_that_is_stopped_keeps_the_rows_before(
@@ -333,6 +371,12 @@ def test_a_report_is_shown_again(report: dict[str, Any], tmp_path: Path, capsys:
     assert capsys.readouterr().out == text_of(shown) + "\n" and plot.read_text() == svg_of(shown)
     assert main(["bench", "--report", str(file), "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == shown
+    for broken in ([{}], [shown["rows"][0] | {"peak_gb": [1]}]):
+        file.write_text(json.dumps(shown | {"rows": broken}), encoding="utf-8")
+        assert main(["bench", "--report", str(file)]) == 2
+        assert "is no report of this version" in capsys.readouterr().err
+    assert main(["bench", "--report", str(tmp_path / "none.json")]) == 2
+    assert "it is not there" in capsys.readouterr().err
     file.write_text(json.dumps(shown | {"schema": 0}), encoding="utf-8")
     assert main(["bench", "--report", str(file)]) == 2
     assert "its schema is 0" in capsys.readouterr().err

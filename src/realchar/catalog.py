@@ -9,16 +9,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from realchar.errors import ModelError, NotFound
+from realchar.headers import MODELS, data_end, read_header
 
-COMPONENTS = ("transformer", "vae", "text_encoder", "tokenizer", "processor", "scheduler")
+COMPONENTS = (*MODELS, "tokenizer", "processor", "scheduler")
 PIPELINE = "QwenImageEditPlusPipeline"
-LENGTH_BYTES = 8  # of a safetensors header's length, at the beginning of the file
-MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 
 
 @dataclass(frozen=True)
@@ -49,17 +47,6 @@ class WeightsInfo:
     version: int | None
     bytes: int
     path: Path
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A base's weights by what moves together, as numbers of parameters; the largest where there are several."""
-
-    blocks: int  # how many the transformer has
-    block: int  # without modulation
-    modulation: int  # of one block
-    text_layer: int  # of the text encoder's language or vision layers
-    rest: int  # what is none of these, without token embedding and head, which are never on the device
 
 
 def load_base(folder: Path | str) -> BaseInfo:
@@ -108,42 +95,6 @@ def load_base(folder: Path | str) -> BaseInfo:
         fingerprint=_fingerprint(path, files),
         preview=preview,
     )
-
-
-@lru_cache(maxsize=4)
-def read_parts(base: Path) -> Parts:
-    """Read what moves together in a base from the headers of its weights. Raises ModelError."""
-    blocks: dict[str, int] = {}
-    modulations: dict[str, int] = {}
-    layers: dict[str, int] = {}
-    rest = 0
-    try:
-        for component, name, row in _tensors(base):
-            numel = prod(int(side) for side in row["shape"])
-            of_block = re.match(r"transformer_blocks\.(\d+)\.", name) if component == "transformer" else None
-            of_layer = re.match(r".*?((?:layers|blocks)\.\d+)\.", name) if component == "text_encoder" else None
-            if of_block:
-                kind = modulations if "_mod." in name else blocks
-                kind[of_block[1]] = kind.get(of_block[1], 0) + numel
-            elif of_layer:
-                layers[of_layer[1]] = layers.get(of_layer[1], 0) + numel
-            elif not name.endswith(("embed_tokens.weight", "lm_head.weight")):
-                rest += numel
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            "base_damaged",
-            f"The weights of base {str(base)!r} can't be read ({error}); copy the folder again.",
-            path=str(base),
-        ) from error
-    block, modulation, text_layer = (max(kind.values(), default=0) for kind in (blocks, modulations, layers))
-    return Parts(len(blocks), block, modulation, text_layer, rest)
-
-
-def _tensors(base: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for component in ("transformer", "text_encoder", "vae"):
-        for file in sorted((base / component).glob("*.safetensors")):
-            for name, row in read_header(file)[0].items():
-                yield component, name, row
 
 
 def _read_json(file: Path, base: Path) -> dict[str, Any]:
@@ -237,28 +188,10 @@ def _factor_widths(path: Path) -> set[int]:
     """Return the last dimensions of the tensors in a safetensors header; nothing for a file that can't be read whole."""
     try:
         header, begin = read_header(path)
-        tensors = [entry for entry in header.values() if entry["shape"]]
-        end = begin + max((entry["data_offsets"][1] for entry in tensors), default=0)
-        whole = end <= path.stat().st_size  # less: a download that is not done
-        return {entry["shape"][-1] for entry in tensors} if whole else set()
+        whole = data_end(header, begin) <= path.stat().st_size  # less: a download that is not done
+        return {entry["shape"][-1] for entry in header.values() if entry["shape"]} if whole else set()
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return set()
-
-
-def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return a safetensors file's rows by tensor name, not looked at any further, and the byte where its data begins.
-
-    Raises OSError, or ValueError where it has no whole header.
-    """
-    with path.open("rb") as handle:
-        length = int.from_bytes(handle.read(LENGTH_BYTES), "little")
-        text = handle.read(length) if length <= MAX_HEADER_BYTES else b""
-    try:
-        header = json.loads(text if len(text) == length else b"")
-        header.pop("__metadata__", None)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path.name!r} has no whole header") from error
-    return header, LENGTH_BYTES + length
 
 
 def file_sha256(path: Path) -> str:

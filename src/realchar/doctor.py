@@ -21,8 +21,10 @@ from typing import Any, Literal
 
 from realchar import catalog, machine
 from realchar.engine.memory import least_bytes
-from realchar.errors import ModelError
+from realchar.errors import ModelError, RealCharError
+from realchar.headers import check_headers
 from realchar.machine import Gpu
+from realchar.requests import check_blocks
 from realchar.settings import Offload, Settings
 
 PROBE_S = 180  # a first import from a cold disk takes long
@@ -269,6 +271,11 @@ def check_models(settings: Settings, torch: Report) -> list[Finding]:
     if damaged:
         text = f"{base.title} at {str(base.path)!r} does not match its manifest: {', '.join(damaged)}."
         return [Finding("base", "bad", text, "Get these files again, for example by git checkout -- weights.")]
+    try:
+        check_headers(base.path)
+        check_blocks(settings, base)
+    except RealCharError as error:
+        return [Finding("base", "bad", error.message)]
     title = f"{base.title} at {str(base.path)!r}, {base.weight_bytes / machine.GB:.2f} GB{'' if damaged is None else ', as its manifest says'}."
     return [Finding("base", "ok", title), check_weights(settings, base), check_choice(settings, base, torch)]
 
@@ -295,10 +302,7 @@ def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> F
         return Finding("choice", "bad", text, "Leave REALCHAR_DEVICE at auto, or repair what is said about PyTorch.")
     memory = machine.read_memory(settings.device if on_gpu else "cpu")
     streamed = settings.offload is Offload.STREAM
-    try:
-        need = least_bytes(base, settings.offload, base.long_edge, base.long_edge, on_gpu=on_gpu) / machine.GB
-    except ModelError as error:
-        return Finding("choice", "bad", error.message, "Copy the base's folder again.")
+    need = least_bytes(base, settings.offload, base.long_edge, base.long_edge, on_gpu=on_gpu) / machine.GB
     place, kind, dtype = (memory.name, "VRAM", "bfloat16") if on_gpu else ("CPU", "RAM", "float32")
     reasons = {True: "PyTorch can use it", False: "PyTorch can't use a graphics card here"}
     why = reasons[on_gpu] if settings.device == "auto" else f"REALCHAR_DEVICE is {settings.device!r}"

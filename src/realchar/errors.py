@@ -65,6 +65,15 @@ class StorageError(RealCharError):
     http_status = 507
 
 
+def too_many_blocks(asked: int, number: int) -> InvalidInput:
+    """Return the sentence for a number of resident blocks that a base of `number` blocks can't have."""
+    return InvalidInput(
+        "resident_blocks",
+        f"{asked} resident blocks are not possible; this base has {number}, choose 0 to {number}.",
+        value=asked,
+    )
+
+
 def storage_error(error: OSError, what: str) -> StorageError:
     """Return the sentence for a file that could not be written; `what` names it."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)

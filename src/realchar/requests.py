@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from realchar.catalog import BaseInfo, get_weights
-from realchar.errors import InvalidInput
+from realchar.errors import InvalidInput, too_many_blocks
+from realchar.headers import read_parts
 from realchar.images import PrepareOptions
 from realchar.presets import MAX_CFG, MAX_STEPS, get_preset
 from realchar.schema import EditRequest, SizePolicy
+from realchar.settings import Offload, Settings
 
 MAX_SEED = 2**32 - 1
 RANDOM_SEED = -1
@@ -25,6 +27,15 @@ def prepare_options(
     limit = min(long_edge or base.long_edge, base.long_edge)
     area = base.native_area if size == "native" else None
     return PrepareOptions(long_edge=limit, area=area, max_megapixels=max_megapixels)
+
+
+def check_blocks(settings: Settings, base: BaseInfo) -> None:
+    """Raise InvalidInput where more blocks are to stay on the device than the base has; ModelError for its weights."""
+    if settings.offload is not Offload.STREAM or settings.kept_blocks is None:
+        return
+    number = read_parts(base.path).blocks
+    if settings.kept_blocks > number:
+        raise too_many_blocks(settings.kept_blocks, number)
 
 
 def checked(request: EditRequest, weights: Path) -> EditRequest:

@@ -82,7 +82,7 @@ def save(image: Image.Image, target: Path, params: dict[str, Any] | None = None)
     )
     if params is not None:
         options |= {"pnginfo": _png_info(params)} if kind == "PNG" else {"exif": _exif(params)}
-    _atomic(target, lambda file: image.save(file, kind, **options))
+    write_whole(target, lambda file: image.save(file, kind, **options))
 
 
 def check_target(target: Path) -> None:
@@ -105,7 +105,8 @@ def check_writable(target: Path) -> None:
         raise storage_error(error, repr(str(target))) from error
 
 
-def _atomic(target: Path, write: Callable[[Any], None]) -> None:
+def write_whole(target: Path, write: Callable[[Any], None]) -> None:
+    """Let `write` fill a file that takes its name only once it is whole. Raises StorageError."""
     part = target.with_name(f".{secrets.token_hex(6)}.part")
     try:
         try:

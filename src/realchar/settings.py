@@ -19,6 +19,7 @@ def project_root() -> Path:
 
 
 MOST_VRAM = 10_000.0  # GB
+AS_MANY_AS_FIT = -1  # resident blocks
 
 
 class Offload(StrEnum):
@@ -39,7 +40,7 @@ class Settings:
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     offload: Offload = Offload.RESIDENT  # resident: all weights on the device; stream: blocks pass through it
     vram: float = 0.0  # budget on the graphics card in GB, for the whole process; 0: what is free
-    resident_blocks: int = -1  # with stream, the number of blocks that stay on the device; -1: as the budget allows
+    resident_blocks: int = AS_MANY_AS_FIT  # with stream, blocks that stay on the device; -1: as the budget allows
     host: str = "127.0.0.1"  # address to listen on; another one is reachable from other machines
     port: int = 7860  # port to listen on
     upload_mb: int = 40  # largest upload
@@ -64,7 +65,7 @@ class Settings:
     @property
     def kept_blocks(self) -> int | None:
         """Return how many blocks are to stay on the device, or None: as the budget allows."""
-        return None if self.resident_blocks == -1 else self.resident_blocks
+        return None if self.resident_blocks == AS_MANY_AS_FIT else self.resident_blocks
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
@@ -79,9 +80,17 @@ class Settings:
         settings = cls(**values)
         if not 0 <= settings.vram < MOST_VRAM:
             message = (
-                f"A budget of {settings.vram} GB is not possible; give what the card may use, such as 8, or 0 for all."
+                f"A budget of {settings.vram:g} GB is not possible; give what the card may use, such as 8 (less than "
+                f"{MOST_VRAM:g}), or 0 for all."
             )
             raise InvalidInput("vram", message, value=settings.vram)
+        if settings.resident_blocks < AS_MANY_AS_FIT:
+            raise InvalidInput(
+                "resident_blocks",
+                f"{settings.resident_blocks} resident blocks are not possible; give 0 or more, or {AS_MANY_AS_FIT} for as "
+                "many as memory allows.",
+                value=settings.resident_blocks,
+            )
         root = project_root() if settings.root == Path() else settings.root.resolve()
         weights = root / "weights" if settings.weights == Path() else settings.weights
         return replace(
@@ -95,7 +104,7 @@ class Settings:
 
 def _parse(name: str, text: str, default: Any) -> Any:
     kind = type(default) if not isinstance(default, Path) else Path
-    possible = f"a value like {default!r}"
+    possible = {int: "a whole number", float: "a number"}.get(kind, "a text")
     if isinstance(default, StrEnum):
         possible = " or ".join(repr(member.value) for member in type(default))
     try:

@@ -97,6 +97,9 @@ class Worker:
         except RealCharError as error:
             log.error("The base could not be loaded: %s", error)
             self._tell({"state": "down", "error": error.to_json()})
+        except Exception:  # told again, with its reference, by each job that needs the base
+            log.exception("The base could not be loaded")
+            self._tell({"state": "down"})
         else:
             self._tell({"state": "ready", **facts})
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 import sys
+import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from realchar.bench.spec import RowSpec
 from realchar.errors import RealCharError
@@ -92,7 +97,15 @@ def facts(spec: RowSpec) -> dict[str, Any]:
         return {"ok": False, "reason": f"{type(error).__name__}: {first}"}
 
 
+def _end_with_parent() -> None:
+    """End this process when the one that reads its facts is gone, killed perhaps: nobody is told of what it measures."""
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(os.getppid()).wait()
+    os._exit(3)
+
+
 def main() -> None:
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     prepare_engine_process()
     spec = RowSpec.from_json(sys.stdin.read())
     print(json.dumps(facts(spec)), flush=True)

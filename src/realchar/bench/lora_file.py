@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from math import prod
 from pathlib import Path
 
 from realchar.bench.shards import RandomNumbers, Shapes, write_tensors
-from realchar.catalog import read_header
 from realchar.errors import ModelError, storage_error
+from realchar.headers import read_header, weight_files
 
 BLOCKS = "transformer_blocks."
 MODULATION = "_mod."  # left out, as by most trainers: it is a third of the weights, and outside of the blocks' own pass
@@ -30,8 +29,7 @@ def _linears(base: Path) -> Shapes:
     """Return the shapes (out, in) of the blocks' linear layers, modulation left out, by the names of the layers."""
     folder = base / "transformer"
     try:
-        files = {folder / name for index in folder.glob("*.index.json") for name in _map(index).values()}
-        headers = [read_header(file)[0] for file in sorted(files or folder.glob("*.safetensors"))]
+        headers = [read_header(file)[0] for file in weight_files(folder)]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError("base_damaged", f"The weights in {str(folder)!r} can't be read ({error}).") from error
     rows = {name: tuple(row["shape"]) for header in headers for name, row in header.items()}
@@ -40,8 +38,3 @@ def _linears(base: Path) -> Shapes:
         for name, shape in rows.items()
         if name.startswith(BLOCKS) and MODULATION not in name and name.endswith(".weight") and len(shape) == 2
     }
-
-
-def _map(index: Path) -> dict[str, str]:
-    names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    return names

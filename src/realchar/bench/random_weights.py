@@ -18,10 +18,10 @@ from realchar.bench.full_size import TEXT, TRANSFORMER, VISION
 from realchar.bench.shards import ONE, RandomNumbers, Shapes, num_bytes, write_shards
 from realchar.catalog import PIPELINE
 from realchar.errors import InvalidInput, StorageError, storage_error
+from realchar.headers import MODELS
 from realchar.machine import GB, disk_free
 
 FULL = "full"
-MODELS = ("transformer", "vae", "text_encoder")
 COPIED = ("tokenizer", "processor", "scheduler")
 VERSION = 1  # of what is written for the same configs; another one makes kept bases useless
 MARK = "random.json"  # written last: a base that has it is complete

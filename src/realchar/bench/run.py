@@ -16,10 +16,13 @@ from realchar.bench.spec import BUDGETS, DIFFUSERS, ROWS, WARM_UP, RowSpec, Sett
 from realchar.catalog import BaseInfo, load_base
 from realchar.errors import InvalidInput, ModelError
 from realchar.machine import GB, prepare_engine_process
-from realchar.settings import Offload, project_root
+from realchar.presets import MAX_STEPS
+from realchar.settings import MOST_VRAM, Offload, project_root
 
 SCHEMA = 1  # of the report; docs/bench.md describes it
 SIDE_MULTIPLE = 32  # pixels
+TILE_SIDES = (8, 4096)  # pixels; a latent is 8
+MOST_RANK, MOST_S = 4096, 10**6
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,19 @@ class Options:
                     f"{width}x{height} is no size for the bench; choose sides that are multiples of {SIDE_MULTIPLE}."
                 )
                 raise InvalidInput("size", message)
-        low = {"steps": self.steps, "lora-rank": self.lora_rank, "budgets": min(self.budgets or (1.0,))}
-        for name, value in low.items():
-            if value < 1:
-                raise InvalidInput(name, f"--{name} is {value:g}; choose 1 or more.", value=value)
+        given: list[tuple[str, float, float, float]] = [
+            ("steps", self.steps, 1, MAX_STEPS - WARM_UP),
+            ("lora-rank", self.lora_rank, 1, MOST_RANK),
+        ]
+        given += [
+            ("row-timeout", self.row_timeout_s, 1, MOST_S),
+            *(("vae-tiles", side, *TILE_SIDES) for side in self.vae_tiles),
+        ]
+        given += [("budgets", budget, 0.1, MOST_VRAM) for budget in self.budgets or ()]
+        for name, value, low, high in given:
+            if not low <= value <= high:  # also where it is no number
+                message = f"--{name} is {value:g}; choose a value from {low:g} to {high:g}."
+                raise InvalidInput(name, message, value=value)
 
 
 def run_bench(options: Options) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from realchar.catalog import LENGTH_BYTES
+from realchar.headers import LENGTH_BYTES
 
 NUMBER_BYTES = 2  # of bfloat16
 SHARD_BYTES = 4 * 10**9

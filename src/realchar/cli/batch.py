@@ -24,7 +24,7 @@ from realchar.cli.names import path_argument, printable
 from realchar.convert import convert
 from realchar.errors import InvalidInput, ModelError, NotFound, RealCharError, storage_error
 from realchar.images import prepare
-from realchar.requests import checked, prepare_options
+from realchar.requests import check_blocks, checked, prepare_options
 from realchar.results import check_target
 from realchar.schema import Degraded, EditRequest, Event, Saved, Stage, Step, Tick, event_json
 from realchar.settings import Settings
@@ -71,6 +71,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     settings = load_settings(args)
     base = load_base(settings.base)
+    check_blocks(settings, base)
     request = build_request(args, base, settings)
     checked(request, settings.weights)
     tasks = plan_tasks(find_pictures(args.input), args.output, request.stamp)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,8 @@ from realchar.bench.run import SCHEMA, Options, run_bench
 from realchar.bench.spec import BUDGETS, ROWS
 from realchar.bench.table import text_of
 from realchar.cli.names import path_argument
-from realchar.errors import InvalidInput, storage_error
-from realchar.results import check_writable
+from realchar.errors import InvalidInput
+from realchar.results import check_writable, write_whole
 from realchar.settings import Settings
 
 
@@ -85,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     target = None if args.json in (None, "-") else Path(args.json)
     for file in filter(None, (target, args.plot)):
         check_writable(file)
-    report = _measured(args, target) if args.report is None else _read(args.report)
+    report, ended = _measured(args, target) if args.report is None else (_read(args.report), True)
     if args.json == "-":
         print(_text(report))
     else:
@@ -93,13 +96,20 @@ def run(args: argparse.Namespace) -> int:
         _keep(report, target)
     if args.plot is not None:
         _write(args.plot, svg_of(report))
-    return int(not any(row["ok"] for row in report["rows"]))
+    return int(not ended or not any(row["ok"] for row in report["rows"]))
 
 
-def _measured(args: argparse.Namespace, target: Path | None) -> dict[str, Any]:
+def _measured(args: argparse.Namespace, target: Path | None) -> tuple[dict[str, Any], bool]:
+    """Measure; returns the report, and False where the bench was stopped after some rows. Raises RealCharError."""
     if args.base and args.random_weights:
         raise InvalidInput("base", f"--base {args.base!r} and --random-weights exclude each other; give one of them.")
     settings = Settings.load(base=args.base, device=args.device)
+    kept: list[dict[str, Any]] = []
+
+    def keep(report: dict[str, Any]) -> None:
+        kept[:] = [report]
+        _keep(report, target)
+
     options = Options(
         base=settings.base,
         random_weights=args.random_weights,
@@ -115,19 +125,39 @@ def _measured(args: argparse.Namespace, target: Path | None) -> dict[str, Any]:
         device=settings.device,
         row_timeout_s=args.row_timeout,
         say=lambda line: print(line, file=sys.stderr, flush=True),
-        keep=lambda report: _keep(report, target),
+        keep=keep,
     )
-    return run_bench(options)
+    try:
+        with _terminated_is_cancelled():
+            return run_bench(options), True
+    except KeyboardInterrupt:
+        if not kept:
+            raise
+        print("Stopped; these rows were done:", file=sys.stderr)
+        return kept[0], False
+
+
+@contextmanager
+def _terminated_is_cancelled() -> Iterator[None]:
+    """Take the signal that ends a service like Ctrl+C, so that processes and folders of the bench go with it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if report["schema"] == SCHEMA:
+            text_of(report)  # raises for what is no report
             return report
         why = f"its schema is {report['schema']!r}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = str(error)
+    except FileNotFoundError:
+        why = "it is not there"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
     message = f"{str(path)!r} is no report of this version ({why}); make one with --json."
     raise InvalidInput("report", message)
 
@@ -142,7 +172,4 @@ def _text(report: dict[str, Any]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise storage_error(error, repr(str(path))) from error
+    write_whole(path, lambda file: file.write(text.encode()))

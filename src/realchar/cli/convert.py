@@ -18,7 +18,7 @@ from realchar.errors import InvalidInput
 from realchar.images import prepare
 from realchar.machine import prepare_engine_process
 from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset
-from realchar.requests import checked, prepare_options
+from realchar.requests import check_blocks, checked, prepare_options
 from realchar.results import check_target
 from realchar.schema import (
     Degraded,
@@ -78,7 +78,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-stamp", action="store_true", help="write only the clean picture, under the asked name")
     parser.add_argument("--base", metavar="PATH", help="a diffusers folder; default: the embedded demo base")
-    parser.add_argument("--offload", choices=[*Offload], help="where the transformer's weights are; default: resident")
+    parser.add_argument(
+        "--offload",
+        choices=[mode.value for mode in Offload],
+        help="where the transformer's weights are; default: resident",
+    )
     parser.add_argument(
         "--resident-blocks",
         type=int,
@@ -86,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with stream: blocks that stay there; default: as memory allows",
     )
     parser.add_argument(
-        "--vram", type=float, metavar="GB", help="most that is taken on the graphics card; default: what is free"
+        "--vram", type=float, metavar="GB", help="most that the graphics card is to hold; default: what is free"
     )
     parser.add_argument("--json", action="store_true", help="write events as JSON lines to standard output")
 
@@ -150,6 +154,7 @@ def _check_targets(source: Path, targets: dict[str, Path]) -> None:
 def run(args: argparse.Namespace) -> int:
     settings = load_settings(args)
     base = load_base(settings.base)
+    check_blocks(settings, base)
     targets = targets_of(args.output, not args.no_stamp)
     _check_targets(args.input, targets)
     request = checked(build_request(args, base, settings), settings.weights)
@@ -194,8 +199,8 @@ class Terminal:
             for note in (note for note in event.notes if note["code"] != "resize"):  # the line above says it
                 self.line(f"  · {note['text']}")
         elif isinstance(event, Planned):
-            whole = event.resident == event.blocks
-            share = "all weights in memory" if whole else f"{event.resident}/{event.blocks} blocks in memory"
+            streamed = event.mode == Offload.STREAM
+            share = f"{event.resident}/{event.blocks} blocks in memory" if streamed else "all weights in memory"
             tiles = f", VAE in {event.vae_tiles} tiles" if event.vae_tiles > 1 else ""
             self.line(f"Runs on {event.device} in {event.dtype}, {share}{tiles}")
         elif isinstance(event, Degraded):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-from realchar.errors import InvalidInput
+from realchar.catalog import load_base
+from realchar.errors import InvalidInput, ModelError
+from realchar.requests import check_blocks
 from realchar.settings import Settings, project_root
 
 
@@ -27,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
         message = f"The interface is not in {str(root)!r}; start it from a checkout with `python launch.py`."
         raise InvalidInput("no_ui", message)
     settings = Settings.load(host=args.host, port=args.port, data=args.data, base=args.base, weights=args.weights)
+    with suppress(ModelError):  # the page tells what is wrong with the base
+        check_blocks(settings, load_base(settings.base))
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     # The interface stands above the command line, so it is found by name and not imported from here.

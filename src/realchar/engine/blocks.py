@@ -18,7 +18,7 @@ from realchar.engine.modulation import FromTable, ModulationTables, concerns_mod
 from realchar.engine.residency import HostWeights
 from realchar.engine.stream import BlockStream, load_remaining, take_over
 from realchar.engine.weights import WeightSource
-from realchar.errors import InvalidInput
+from realchar.errors import too_many_blocks
 from realchar.settings import Offload
 
 log = logging.getLogger("realchar.engine")
@@ -106,11 +106,7 @@ class StreamedBlocks:
         """Take over a transformer on the meta device. Raises ModelError, InvalidInput."""
         blocks = transformer.transformer_blocks
         if not 0 <= resident <= len(blocks):
-            raise InvalidInput(
-                "resident_blocks",
-                f"{resident} resident blocks are not possible; this base has {len(blocks)}, choose 0 to {len(blocks)}.",
-                value=resident,
-            )
+            raise too_many_blocks(resident, len(blocks))
         self.choice = host.choice
         self._transformer = transformer
         nothing = torch.empty(0, device=host.accelerator.device, dtype=dtype)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt
 
-from realchar.catalog import BaseInfo, Parts, read_parts
+from realchar.catalog import BaseInfo
 from realchar.engine import tiling
 from realchar.engine.tiling import Tile
+from realchar.headers import Parts, read_parts
 from realchar.presets import MAX_STEPS
 from realchar.settings import Offload
 

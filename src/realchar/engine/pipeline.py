@@ -19,7 +19,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from PIL import Image
 from torch import Tensor
 
-from realchar.catalog import BaseInfo, read_parts
+from realchar.catalog import BaseInfo
 from realchar.engine.blocks import StreamedBlocks
 from realchar.engine.denoise import Branch, guided
 from realchar.engine.devices import cap, compute_dtype, find_device, free_bytes, release
@@ -32,6 +32,7 @@ from realchar.engine.preview import fit_preview, render_preview, stored_preview
 from realchar.engine.tiling import Tile, count
 from realchar.engine.work import ticking
 from realchar.errors import OutOfMemory, ResultError
+from realchar.headers import read_parts
 from realchar.machine import GB, read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
 from realchar.settings import Offload, Settings

@@ -27,6 +27,7 @@ from realchar.errors import ModelError
 
 VISION, LANGUAGE = "visual.", "language_model."
 EMBEDDING = "language_model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 # How files name what the model calls `visual.…` and `language_model.…`: as of transformers 4, and as of later ones.
 STORED = {VISION: ("visual.", "model.visual."), LANGUAGE: ("model.", "model.language_model.")}
 
@@ -126,7 +127,11 @@ class TextEncoder:
                 path=str(folder),
             )
         if not streamed:
-            whole = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=dtype, local_files_only=True)
+            whole, found = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+                folder, dtype=dtype, local_files_only=True, output_loading_info=True
+            )
+            if lacking := sorted(found["missing_keys"] - {HEAD}):  # which the class would fill with random numbers
+                raise WeightSource(folder).damaged(ValueError(f"{lacking[0]!r} is missing"))
             return cls(whole.model.to(device), ResidentLayers(whole.model))
         with torch.device("meta"):
             model = Qwen2_5_VLModel._from_config(config, dtype=dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import warnings
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from realchar.catalog import read_header
 from realchar.errors import ModelError
+from realchar.headers import read_header, weight_files
 
 DTYPES = {
     "F64": torch.float64,
@@ -58,7 +57,7 @@ class WeightSource:
     def entries(self) -> dict[str, Entry]:
         """Map every tensor name to its place. Raises ModelError when the files are missing or damaged."""
         try:
-            found = {file: self._header(file) for file in self._files()}
+            found = {file: self._header(file) for file in weight_files(self.folder)}
             if not found:
                 raise ValueError("no .safetensors file in it")
             return {name: entry for entries in found.values() for name, entry in entries.items()}
@@ -105,12 +104,6 @@ class WeightSource:
             f"The weights in {str(self.folder)!r} can't be read ({error}); copy the folder again.",
             path=str(self.folder),
         )
-
-    def _files(self) -> list[Path]:
-        for index in sorted(self.folder.glob("*.safetensors.index.json")):
-            names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            return [self.folder / file for file in sorted(set(names.values()))]
-        return sorted(self.folder.glob("*.safetensors"))
 
     def _header(self, file: Path) -> dict[str, Entry]:
         header, begin = read_header(file)

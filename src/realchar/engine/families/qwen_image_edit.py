@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from logging import CRITICAL
 from pathlib import Path
 
 import numpy as np
 import torch
 from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
+from diffusers.utils import logging as diffusers_logging
 from PIL.Image import Image, Resampling
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils import logging as transformers_logging
 
 from realchar.engine import still_vae
 from realchar.engine.blocks import Blocks, ResidentBlocks, stream_transformer
@@ -27,6 +30,7 @@ from realchar.engine.text_encoder import Prompt, TextEncoder
 from realchar.engine.tiling import Tile
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
+from realchar.headers import check_headers
 from realchar.settings import Offload
 
 TEMPLATE = (
@@ -88,7 +92,8 @@ class QwenImageEdit:
         With "stream" the text encoder's layers and the transformer's blocks stay in their files, but for
         `resident_blocks` of these.
         """
-        disable_progress_bar()  # our own events tell how loading goes
+        check_headers(folder)
+        _quiet_libraries()
         try:
             transformer, blocks = _transformer(folder / "transformer", device, dtype, offload, resident_blocks)
             vae = AutoencoderKLQwenImage.from_pretrained(folder / "vae", torch_dtype=dtype, local_files_only=True)
@@ -96,7 +101,7 @@ class QwenImageEdit:
             tokenizer = Qwen2Tokenizer.from_pretrained(folder / "tokenizer", local_files_only=True)
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder / "processor", local_files_only=True)
             config = FlowMatchEulerDiscreteScheduler.load_config(folder / "scheduler", local_files_only=True)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -184,6 +189,13 @@ class QwenImageEdit:
         raw = latents.to(self.dtype) * self._std[:, :, 0] + self._mean[:, :, 0]
         with still_vae.planar():
             return still_vae.decode(self.vae, raw, tile).clamp(-1, 1)
+
+
+def _quiet_libraries() -> None:
+    """Leave it to our own events how loading goes, and to our own sentences what is wrong."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity(CRITICAL)
+    diffusers_logging.set_verbosity(CRITICAL)
 
 
 def _transformer(
