@@ -1,6 +1,6 @@
 """Measures one row in a process of its own: reads its spec from standard input, writes its facts as the last line.
 
-    python -m realchar.bench.child < spec.json
+    python -m realchar.bench.child PARENT < spec.json
 
 A row that fails gives its reason instead; the traceback goes to standard error.
 """
@@ -97,15 +97,15 @@ def facts(spec: RowSpec) -> dict[str, Any]:
         return {"ok": False, "reason": f"{type(error).__name__}: {first}"}
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that reads its facts is gone, killed perhaps: nobody is told of what it measures."""
+def _end_with(parent: int) -> None:
+    """End this process when the one that reads its facts is gone, killed perhaps, and even before this one began."""
     with suppress(psutil.NoSuchProcess):
-        psutil.Process(os.getppid()).wait()
+        psutil.Process(parent).wait()
     os._exit(3)
 
 
 def main() -> None:
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), name="parent", daemon=True).start()
     prepare_engine_process()
     spec = RowSpec.from_json(sys.stdin.read())
     print(json.dumps(facts(spec)), flush=True)

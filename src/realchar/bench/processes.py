@@ -19,7 +19,7 @@ def run_row(spec: RowSpec, timeout_s: float) -> dict[str, Any]:
     path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "realchar.bench.child"],
+            [sys.executable, "-m", "realchar.bench.child", str(os.getpid())],
             input=spec.to_json(),
             capture_output=True,
             encoding="utf-8",
