@@ -16,7 +16,7 @@ from tests.tiny import DEMO, copy_base
 
 def test_the_embedded_base_says_what_it_is() -> None:
     base = load_base(DEMO)
-    assert base.demo and base.notice and base.long_edge == 256 and base.native_area == 256 * 256
+    assert base.demo and base.notice and base.long_edge == base.work_edge == 352 and base.native_area == 352 * 352
     assert base.weight_bytes == sum(f.stat().st_size for f in DEMO.rglob("*.safetensors"))
 
 

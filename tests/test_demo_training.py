@@ -84,7 +84,7 @@ def test_augmentation_crops_inside_the_picture_and_keeps_whole_ones_sharp(monkey
     rows = torch.linspace(-0.9, 0.9, 64).view(1, 1, 1, 64, 1).expand(200, 1, 3, 64, 64)
     framed = pairs.augment(rows, seeded())
     spans = framed[:, 0, 0, :, 32].amax(1) - framed[:, 0, 0, :, 32].amin(1)
-    assert 0.5 * 1.7 * pairs.SMALLEST_CROP < spans.min() < 1.2 and spans.max() < 1.85
+    assert 0.5 * 1.7 * pairs.NARROWEST < spans.min() < 1.2 and spans.max() < 1.85
     noise = torch.rand(200, 1, 3, 64, 64, generator=seeded(1)) * 2 - 1
     framed = pairs.augment(noise, seeded())
     whole = sum(bool((framed - noise.flip(-1)).abs().amax((1, 2, 3, 4))[row] < 1e-3) for row in range(200))

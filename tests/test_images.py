@@ -81,6 +81,25 @@ def test_padding_repeats_edges_and_crops_back(size: tuple[int, int]) -> None:
     assert prepared.report["padded"] == list(prepared.padded.size)
 
 
+@pytest.mark.parametrize(
+    ("size", "worked", "padded"),
+    [((256, 256), (352, 352), (352, 352)), ((100, 61), (352, 215), (352, 224)), ((352, 90), (352, 90), (352, 96))],
+)
+def test_small_pictures_are_enlarged_for_the_model_alone(
+    size: tuple[int, int], worked: tuple[int, int], padded: tuple[int, int]
+) -> None:
+    source = painting(*size)
+    prepared = prepare(file(source), PrepareOptions(long_edge=352, work_edge=352))
+    assert prepared.picture.size == size and prepared.picture.tobytes() == source.tobytes()
+    left, top, right, bottom = prepared.box
+    assert (right - left, bottom - top) == worked and prepared.padded.size == padded
+    assert ("enlarge" in codes(prepared)) == (worked != size)
+    returned = prepared.returned(prepared.padded.crop(prepared.box))
+    assert returned.size == size and psnr(returned, source) > (90 if worked == size else 30)
+    small = prepare(file(painting(800, 400)), PrepareOptions(long_edge=352, work_edge=352))
+    assert small.padded.size == (352, 192) and "enlarge" not in codes(small)
+
+
 def test_report_is_json_in_the_agreed_shape() -> None:
     report = prepare(file(painting(1500, 1000), "WEBP")).report
     assert json.loads(json.dumps(report)) == report
@@ -89,7 +108,7 @@ def test_report_is_json_in_the_agreed_shape() -> None:
     assert report["action"] == "accept" and report["reason"] is None
 
 
-@pytest.mark.parametrize("name", ["long_edge", "area", "multiple", "max_megapixels"])
+@pytest.mark.parametrize("name", ["long_edge", "area", "work_edge", "multiple", "max_megapixels"])
 def test_options_are_checked(name: str) -> None:
     with pytest.raises(InvalidInput, match=name):
         PrepareOptions(**dict[str, Any]({name: 0}))

@@ -45,21 +45,29 @@ def test_a_card_says_what_will_happen(service: Service, tmp_path: Path) -> None:
     source = file(tmp_path)
     card = service.add_upload("ann", source, "猫 cat.png")
     assert not source.exists()
-    assert (card["source"], card["prepared"], card["padded"]) == ([600, 400], [256, 171], [256, 192])
+    assert (card["source"], card["prepared"], card["padded"]) == ([600, 400], [352, 235], [352, 256])
     assert card["fits"] and card["need_gb"] > 0 and card["memory"] in ("gpu", "ram") and card["params"] is None
     json.dumps(card)
     exact = service.media("ann", card["exact"])
     with Image.open(exact.path) as image:
-        assert image.size == (256, 171) and image.mode == "RGB" and exact.mime == "image/png"
+        assert image.size == (352, 235) and image.mode == "RGB" and exact.mime == "image/png"
     assert service.media("ann", card["original"]).download == "猫 cat.png"
 
 
 def test_a_card_for_another_size_is_made_once(service: Service, tmp_path: Path) -> None:
     job = upload(service, tmp_path)
     native = service.card("ann", job, "native")
-    assert native["prepared"] != [256, 171] and service.card("ann", job, "native") == native
+    assert native["prepared"] != [352, 235] and service.card("ann", job, "native") == native
     assert service.card("ann", job, "safe", 128)["prepared"] == [128, 85]
-    assert service.card("ann", job, "safe")["prepared"] == [256, 171]
+    assert service.card("ann", job, "safe")["prepared"] == [352, 235]
+
+
+def test_a_small_picture_is_enlarged_for_the_model_alone(service: Service, tmp_path: Path) -> None:
+    Image.new("RGB", (200, 100), "teal").save(tmp_path / "small.png")
+    card = service.add_upload("ann", tmp_path / "small.png", "small.png")
+    assert (card["prepared"], card["padded"]) == ([200, 100], [352, 192])
+    assert any("comes back at 200×100" in note["text"] for note in card["notes"])
+    assert service.card("ann", card["id"], "safe", 256)["padded"] == [224, 128]  # chosen to be quick
 
 
 def test_a_refused_upload_leaves_nothing(service: Service, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from realchar.presets import PRESETS
+from realchar.presets import PRESETS, small_edge
 from realchar.settings import Settings
 from tests.fakes import FakeService, Weights
 from ui import handlers
@@ -37,7 +37,7 @@ def test_no_versions_leave_the_base_only(service: FakeService) -> None:
 
 @pytest.mark.parametrize(("long_edge", "small"), [(1024, 768), (384, 288), (256, 192), (40, 32)])
 def test_small_size_is_bound_to_the_base(long_edge: int, small: int) -> None:
-    assert handlers.small_edge(long_edge) == small
+    assert small_edge(long_edge) == small
 
 
 def test_every_preset_can_be_told_apart_by_its_numbers() -> None:

@@ -88,7 +88,7 @@ def main() -> None:
     context = total - free - torch.cuda.memory_reserved()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, built in {time.perf_counter() - began:.0f} s")
     print(f"weights {weights / 1e9:.2f} GB, context {context / 1e9:.2f} GB")
-    info = BaseInfo(DEMO, "random", "random", False, "", 1024, 1024**2, weights, 3072, 96, "")
+    info = BaseInfo(DEMO, "random", "random", False, "", 1024, 1024**2, None, weights, 3072, 96, "")
     engine = Engine(info, family)
     for text in args.sizes:
         width, height = map(int, text.split("x"))

@@ -8,14 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from realchar.presets import NEGATIVE, PRESETS, PROMPTS
+from realchar.presets import NEGATIVE, PRESETS, PROMPTS, small_edge
 from ui.texts import TEXTS
 
 if TYPE_CHECKING:
     from realchar.service import Service
 
 NO_LORA = ":none"  # a colon is in no file name that the listing could hold on Windows, nor a key without a name
-SMALL = 0.75  # share of the base's long edge that the small size takes
 
 Choice = tuple[str, str]
 
@@ -48,18 +47,13 @@ def size_choices(service: Service) -> list[Choice]:
     ]
 
 
-def small_edge(long_edge: int) -> int:
-    """Return the long edge of the small size, a multiple of 32 pixels: 768 of 1024."""
-    return max(32, int(long_edge * SMALL) // 32 * 32)
-
-
 def preset_table() -> dict[str, dict[str, Any]]:
     """Return what each preset sets, by its name."""
     return {
         preset.name: {
             "cfg": preset.cfg,
             "steps": preset.steps,
-            "size": "small" if preset.long_edge else preset.size,
+            "size": "small" if preset.small else preset.size,
             "tip": preset.tip,
         }
         for preset in PRESETS.values()

@@ -30,6 +30,7 @@ class BaseInfo:
     notice: str
     long_edge: int
     native_area: int
+    work_edge: int | None  # pixels; smaller pictures are enlarged to it while the model works on them
     weight_bytes: int  # of all components, as stored
     width: int
     vae_width: int  # channels of the VAE's finest level
@@ -77,6 +78,7 @@ def load_base(folder: Path | str) -> BaseInfo:
     try:
         width, vae_width = int(config["num_attention_heads"]) * int(config["attention_head_dim"]), int(vae["base_dim"])
         preview = tuple((float(r), float(g), float(b)) for r, g, b in own.get("preview", ()))
+        work_edge = int(own["work_edge"]) if "work_edge" in own else None
         long_edge, native_area = int(own.get("long_edge", 1024)), int(own.get("native_area", 1024 * 1024))
     except (KeyError, TypeError, ValueError) as error:
         message = f"Base {str(path)!r} has a config with a wrong or missing value ({error}); copy it again."
@@ -89,6 +91,7 @@ def load_base(folder: Path | str) -> BaseInfo:
         notice=str(own.get("notice", "")),
         long_edge=long_edge,
         native_area=native_area,
+        work_edge=work_edge,
         weight_bytes=sum(file.stat().st_size for file in files if file.suffix == ".safetensors"),
         width=width,
         vae_width=vae_width,

@@ -49,10 +49,11 @@ def convert(
             yield event
     assert decoded is not None
     yield Stage("finish")
+    result = picture.returned(decoded.image)
     seconds = time.monotonic() - began
     facts: dict[str, Any] = {**decoded.facts, "loras": loras, "source": report["source"], "seconds": round(seconds, 2)}
-    params = parameters(request, decoded.image.size, facts)
-    _save_all(targets, picture.picture, decoded.image, params)
+    params = parameters(request, result.size, facts)
+    _save_all(targets, picture.picture, result, params)
     yield Saved({role: path.name for role, path in targets.items()}, params, time.monotonic() - began)
 
 

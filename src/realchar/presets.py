@@ -25,7 +25,7 @@ MAX_CFG = 20.0
 
 @dataclass(frozen=True)
 class Preset:
-    """A named choice of settings. `long_edge` is in pixels and is bound to the base's own limit."""
+    """A named choice of settings. `small`: at `small_edge` of what the base can."""
 
     name: str
     title: str
@@ -33,13 +33,13 @@ class Preset:
     cfg: float
     steps: int
     size: SizePolicy = "safe"
-    long_edge: int | None = None
+    small: bool = False
 
 
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("draft", "Quick draft", "See the direction in a third of the time", cfg=5.0, steps=12, long_edge=768),
+        Preset("draft", "Quick draft", "See the direction in a third of the time", cfg=5.0, steps=12, small=True),
         Preset("daily", "Daily", "Good for most pictures", cfg=7.0, steps=20),
         Preset("portrait", "Portrait", "Faces and skin first", cfg=9.0, steps=25),
         Preset("batch", "Batch", "Many pictures, even look", cfg=6.0, steps=15),
@@ -47,6 +47,12 @@ PRESETS = {
     )
 }
 DEFAULT_PRESET = "daily"
+SMALL = 0.75  # of the base's long edge
+
+
+def small_edge(long_edge: int) -> int:
+    """Return the long edge of the small size, a multiple of 32 pixels: 768 of 1024."""
+    return max(32, int(long_edge * SMALL) // 32 * 32)
 
 
 def get_preset(name: str) -> Preset:

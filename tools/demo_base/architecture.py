@@ -1,9 +1,10 @@
-"""The miniature's configs: the real base's classes, small. Sizes are chosen for a 2-core CPU at 256 pixels."""
+"""The miniature's configs: the real base's classes, small. Sizes are chosen for a 2-core CPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
+SIDE = 352  # pixels; smaller pictures are enlarged to it, also the pairs, for an eye fills hardly a token at 256
 TEXT_WIDTH = 128  # width of the text encoder and so the transformer's joint_attention_dim
 
 TRANSFORMER: dict[str, Any] = {

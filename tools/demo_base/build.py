@@ -145,8 +145,9 @@ def write_index(out: Path, trained: bool = False, preview: list[list[float]] | N
         "demo": True,
         "trained": trained,
         "notice": TRAINED if trained else UNTRAINED,
-        "long_edge": 256,
-        "native_area": 256 * 256,
+        "long_edge": architecture.SIDE,
+        "native_area": architecture.SIDE**2,
+        "work_edge": architecture.SIDE,
     }
     if preview is not None:
         own["preview"] = [[round(value, 5) for value in row] for row in preview]

@@ -2,8 +2,8 @@
 
     python -m tools.demo_base.evaluate split --pairs DIR --out held_out
     realchar batch held_out -o results/none --no-stamp --seed 0 --weights none
-    realchar batch held_out -o results/v52186 --no-stamp --seed 0 --weights demo_real_v52186
-    python -m tools.demo_base.evaluate score --pairs DIR --results results/none results/v52186 --sheet sheet.webp
+    realchar batch held_out -o results/v83011 --no-stamp --seed 0 --weights demo_real_v83011
+    python -m tools.demo_base.evaluate score --pairs DIR --results results/none results/v83011 --sheet sheet.webp
     python -m tools.demo_base.evaluate vae --pairs DIR --base weights/demo
 
 `score` prints PSNR in dB, SSIM, the ratio of gradient energy (1: as much detail as the photo rendering) and the PSNR

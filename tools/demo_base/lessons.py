@@ -19,7 +19,12 @@ GUIDED_WEIGHT = 0.05
 GUIDANCE = (1.0, 9.0)
 SHIFT = math.exp(0.5)  # of the schedule at 256 tokens
 FIRST_SHARE = 0.1  # of the rows, pure noise: where every sampling starts, and where the mean is learnt
-GRIDS = {(16, 16): 0.76, (16, 12): 0.12, (12, 16): 0.12}  # tokens; the last two are crops of the latents
+GRIDS = {
+    (22, 22): 0.64,
+    (22, 16): 0.12,
+    (16, 22): 0.12,
+    (16, 16): 0.12,
+}  # tokens; all but the first are crops of the latents
 
 T = TypeVar("T")
 
@@ -50,7 +55,7 @@ class Lesson:
 
 BASE = Lesson(HALF_WAY, photo_share=0.25, keep_share=0.2, learning_rate=1e-3, warmup=400)
 ADAPTER = Lesson(
-    PHOTO_LOOK, photo_share=0.05, keep_share=0.1, learning_rate=1e-3, warmup=400, settled=0.75, settled_eyes=0.7
+    PHOTO_LOOK, photo_share=0.05, keep_share=0.1, learning_rate=1e-3, warmup=400, settled=0.65, settled_eyes=0.8
 )
 # From a version's file on: its factors are large already, and an optimizer that knows nothing yet breaks them at 1e-3.
 GOING_ON = replace(ADAPTER, learning_rate=4e-4, warmup=1000)

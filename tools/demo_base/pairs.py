@@ -16,7 +16,8 @@ from tools.demo_base.pair_files import Eyes, photo_of
 
 LUMA = (0.299, 0.587, 0.114)
 WHOLE_SHARE = 0.4  # of the pairs that stay uncropped, as pictures are at the end
-SMALLEST_CROP, TILT = 0.5, 0.2  # of the side; radians, either way
+NARROWEST, WIDEST = 0.55, 1.35  # frame of the others, in sides of the picture; what lies beyond it is mirrored
+TILT = 0.2  # radians, either way
 EYE_REACH = 1.8  # of the eyeball's radius: what is drawn larger and the lids are inside
 HUE = 0.35  # radians, either way
 RESTYLED_SHARE = 0.3  # of the drawings that are redrawn in another style
@@ -24,12 +25,15 @@ RESTYLED_SHARE = 0.3  # of the drawings that are redrawn in another style
 HALF_LIGHT, HALF_DETAIL, HALF_SIGMA = 0.5, 0.7, 4.0
 
 
-def read(drawings: list[Path]) -> Tensor:
-    """Return the pairs as uint8 (N, 2, 3, H, W)."""
+def read(drawings: list[Path], side: int | None = None) -> Tensor:
+    """Return the pairs as uint8 (N, 2, 3, H, W); enlarged, as the app enlarges small pictures, where a side is given."""
 
     def pixels(file: Path) -> Tensor:
         with Image.open(file) as image:
-            return torch.from_numpy(np.asarray(image.convert("RGB")).copy()).permute(2, 0, 1)
+            picture = image.convert("RGB")
+            if side is not None and picture.size != (side, side):
+                picture = picture.resize((side, side), Image.Resampling.LANCZOS)
+            return torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1)
 
     with ThreadPoolExecutor() as pool:
         pairs = pool.map(lambda file: torch.stack([pixels(file), pixels(photo_of(file))]), drawings)
@@ -71,10 +75,10 @@ def reframe(pairs: Tensor, maps: Tensor) -> Tensor:
 def frames(n: int, draw: torch.Generator) -> Tensor:
     """Draw maps (N, 2, 3) from the new picture to the old one, both in -1…1."""
     cropped = (torch.rand(n, generator=draw) >= WHOLE_SHARE).float()
-    side = 1 - cropped * torch.rand(n, generator=draw) * (1 - SMALLEST_CROP)
+    side = 1 + cropped * (NARROWEST - 1 + torch.rand(n, generator=draw) * (WIDEST - NARROWEST))
     tilt = cropped * (torch.rand(n, generator=draw) * 2 - 1) * TILT
     mirror = torch.where(torch.rand(n, generator=draw) < 0.5, -1.0, 1.0)
-    middle = (torch.rand(2, n, generator=draw) * 2 - 1) * (1 - side)
+    middle = (torch.rand(2, n, generator=draw) * 2 - 1) * (1 - side).abs()
     rows = [
         torch.stack([mirror * side * tilt.cos(), -side * tilt.sin(), middle[0]], -1),
         torch.stack([mirror * side * tilt.sin(), side * tilt.cos(), middle[1]], -1),

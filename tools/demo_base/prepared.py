@@ -15,7 +15,7 @@ from tools.demo_base import architecture, embeddings, latents, pair_files, pairs
 from tools.demo_base.latents import Cache
 from tools.demo_base.validate import Watched, watch
 
-LATENT_REPEATS = 48  # passes over the pairs in the latent cache, all but the first augmented
+ENCODED = 36_000  # pairs in the latent cache, over all passes; all passes but the first are augmented
 WATCHED = 64  # training pairs that are watched
 VALIDATION = 32  # the last of the training pairs, kept out of the training to choose between versions
 
@@ -68,7 +68,7 @@ def load_vae(base: Path, device: torch.device) -> AutoencoderKLQwenImage:
 def stand_in(device: torch.device) -> tuple[Cache, dict[str, Tensor]]:
     """Return random latents and embeddings of the shapes to come, for the compiler."""
     draw = torch.Generator().manual_seed(0)
-    side, width = 32, architecture.TEXT_WIDTH
+    side, width = architecture.SIDE // 8, architecture.TEXT_WIDTH
     looks = torch.randn(1, 8, 3, architecture.VAE["z_dim"], side, side, generator=draw)
     cache = Cache(looks.bfloat16(), (torch.rand(1, 8, 1, side, side, generator=draw) > 0.97).bfloat16())
     lengths = {prompt: 210 + 9 * index for index, prompt in enumerate(embeddings.PROMPT_LIST)}
@@ -78,7 +78,7 @@ def stand_in(device: torch.device) -> tuple[Cache, dict[str, Tensor]]:
 
 def read_with_eyes(files: list[Path], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the pairs as uint8 (N, 2, 3, H, W) and the spots of their eyes (N, 1, H, W)."""
-    pixels = pairs.read(files)
+    pixels = pairs.read(files, architecture.SIDE)
     return pixels.to(device), pairs.spots(pair_files.eyes(files), pixels.shape[-1]).to(device)
 
 
@@ -90,7 +90,7 @@ def prepare(options: argparse.Namespace, device: torch.device, scratch: Path) ->
     pixels, spots = read_with_eyes(files, device)
     others = {"validation": validation_files(options), "held out": test_files(options)}
     with still_vae.planar():
-        repeats = LATENT_REPEATS if device.type == "cuda" else 2
+        repeats = max(2, ENCODED // len(files)) if device.type == "cuda" else 2
         cache = latents.latent_cache(pixels, spots, vae, repeats, half_way=options.base_seconds > 0)
         watched = []
         for name, some in others.items():

@@ -25,7 +25,7 @@ from tools.demo_base.lessons import GRIDS, Batch, Kind, Lesson, draw_batch, draw
 from tools.demo_base.pairs import blur
 
 EMA = 0.999
-EYES_WEIGHT = 8.0  # on the loss, times the picture's mean
+EYES_WEIGHT = 12.0  # on the loss, times the picture's mean
 DETAIL_SIGMA, DETAIL_MOST = 1.0, 4.0  # latent pixels; times the picture's mean
 SETTLED_BELOW = 0.9  # sigma; above it, the target is the photo itself
 SETTLED_SIGMA = 1.5  # latent pixels, each 8 of the picture: what is coarser is settled

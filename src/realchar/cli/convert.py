@@ -17,7 +17,7 @@ from realchar.convert import convert
 from realchar.errors import InvalidInput
 from realchar.images import prepare
 from realchar.machine import prepare_engine_process
-from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset
+from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset, small_edge
 from realchar.requests import check_blocks, checked, prepare_options
 from realchar.results import check_target
 from realchar.schema import (
@@ -119,7 +119,7 @@ def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) 
         cfg=preset.cfg if args.cfg is None else args.cfg,
         seed=args.seed,
         size=args.size or preset.size,
-        long_edge=preset.long_edge,
+        long_edge=small_edge(base.long_edge) if preset.small else None,
         tile=args.tile,
         loras=() if name == "none" else (LoraRef(name, args.strength),),
         preset=preset.name,

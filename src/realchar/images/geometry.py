@@ -33,6 +33,12 @@ def target_size(size: Size, options: PrepareOptions) -> Size:
     return max(shortest, round(width * scale)), max(shortest, round(height * scale))
 
 
+def work_size(size: Size, options: PrepareOptions) -> Size:
+    """Return the size at which the model works on a prepared picture: its own, or `work_edge` where that is larger."""
+    scale = max(1.0, (options.work_edge or 0) / max(size))
+    return round(size[0] * scale), round(size[1] * scale)
+
+
 def find_margins(image: Image.Image) -> Box | None:
     """Return the box that is left after cutting uniform margins off the two far ends, or None to leave all.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from PIL.Image import Image
+from PIL.Image import Image, Resampling
 
 from realchar.errors import InvalidInput, RealCharError
 
@@ -21,13 +21,14 @@ class PrepareOptions:
 
     long_edge: int = 1024  # longest side of the result; a smaller picture is never enlarged
     area: int | None = None  # target area in pixels, aspect kept, enlarging allowed; overrides long_edge
+    work_edge: int | None = None  # what is smaller is enlarged for the model to this long edge; the result is not
     multiple: int = 32  # both sides of the padded picture are multiples of this
     enhance_gray: bool | None = None  # CLAHE on gray pictures: None = only where contrast is low
     trim: bool = True  # cut uniform margins off pictures wider than 2:1 or taller than 1:2
     max_megapixels: int = 180  # larger pictures are refused from their header
 
     def __post_init__(self) -> None:
-        for name in ("long_edge", "area", "multiple", "max_megapixels"):
+        for name in ("long_edge", "area", "work_edge", "multiple", "max_megapixels"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInput("option", f"{name} is {value!r}, but must be 1 or more.", name=name, value=value)
@@ -38,9 +39,13 @@ class PreparedPicture:
     """The prepared picture, with and without padding, and the report on how it came about."""
 
     picture: Image  # RGB, without any metadata
-    padded: Image  # RGB, edges repeated up to multiples of `PrepareOptions.multiple`: what the VAE sees
-    box: tuple[int, int, int, int]  # (left, top, right, bottom) of `picture` in `padded`
+    padded: Image  # RGB, maybe enlarged, edges repeated up to multiples of `PrepareOptions.multiple`: what the VAE sees
+    box: tuple[int, int, int, int]  # (left, top, right, bottom) of `picture`, enlarged, in `padded`
     report: dict[str, Any]
+
+    def returned(self, image: Image) -> Image:
+        """Return the result, cut out of `padded` by `box`, at the picture's own size."""
+        return image if image.size == self.picture.size else image.resize(self.picture.size, Resampling.LANCZOS)
 
 
 def note(code: str, text: str, **numbers: Any) -> Note:

@@ -1,4 +1,4 @@
-"""The preprocessing in one line of steps: decode, flatten, trim, resize, turn, sRGB, gray, pad."""
+"""The preprocessing in one line of steps: decode, flatten, trim, resize, turn, sRGB, gray, enlarge, pad."""
 
 from __future__ import annotations
 
@@ -39,8 +39,13 @@ def prepare(source: Path | str | BinaryIO, options: PrepareOptions = _DEFAULT) -
     except InvalidInput as error:
         error.args_["source"] = facts or None
         raise
-    padded, box = geometry.pad(picture, options.multiple)
-    if padded.size != picture.size:
+    worked = picture.resize(geometry.work_size(picture.size, options), Image.Resampling.LANCZOS)
+    if worked.size != picture.size:
+        (width, height), (own_width, own_height) = worked.size, picture.size
+        text = f"Enlarged to {width}×{height} for the model; the result comes back at {own_width}×{own_height}"
+        notes.append(note("enlarge", text, w=width, h=height, pw=own_width, ph=own_height))
+    padded, box = geometry.pad(worked, options.multiple)
+    if padded.size != worked.size:
         width, height = padded.size
         text = f"Edges padded to {width}×{height} for the model, cut off again afterwards"
         notes.append(note("pad", text, w=width, h=height))
