@@ -185,7 +185,7 @@ def test_settings_that_can_not_be_used_are_left_aside_and_told(
     info.add_itxt("realcharacters", json.dumps(block))
     Image.new("RGB", (64, 64), "red").save(result, pnginfo=info)
     card = service.add_upload("ann", result, "r.png")
-    assert card["params"] is None and [note["code"] for note in card["notes"]] == ["params_bad"]
+    assert card["params"] is None and [note["code"] for note in card["notes"]] == ["enlarge", "params_bad"]
 
 
 def test_a_full_disk_at_upload_is_a_sentence(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
