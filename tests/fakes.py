@@ -129,11 +129,17 @@ class FakeService:
             if edge not in cards:
                 exact = found["image"].copy()
                 exact.thumbnail((edge, edge), Image.Resampling.LANCZOS)
+                scale = 4 if max(exact.size) < 100 else 1  # as a base that asks for it
+                enlarged = [{"code": "enlarge", "text": f"Enlarged {scale} times for the model"}] if scale > 1 else []
                 cards[edge] = {
                     "source": list(found["image"].size),
                     "prepared": list(exact.size),
-                    "padded": [-(-side // 32) * 32 for side in exact.size],
-                    "notes": [{"code": "alpha", "text": "Transparent areas were put on white"}, *found["notes"]],
+                    "padded": [-(-side * scale // 32) * 32 for side in exact.size],
+                    "notes": [
+                        {"code": "alpha", "text": "Transparent areas were put on white"},
+                        *enlarged,
+                        *found["notes"],
+                    ],
                     "fits": True,
                     "need_gb": 1.2,
                     "memory": "ram",

@@ -388,6 +388,13 @@ def test_settings_come_back_from_a_result(open_page: Any) -> None:
     expect(page.locator(".rc-card")).to_be_visible()
 
 
+def test_an_enlarged_picture_is_not_called_padded(open_page: Any) -> None:
+    page = open_page()
+    choose(page, body=art((60, 90)))
+    expect(page.locator(".rc-notes")).to_contain_text("Enlarged 4 times for the model")
+    expect(page.locator(".rc-notes")).not_to_contain_text("padded")
+
+
 def test_settings_that_can_not_be_used_are_a_note(open_page: Any) -> None:
     page = open_page()
     choose(page, body=art(parameters="broken"))

@@ -316,7 +316,7 @@
     const size = w === pw && h === ph ? t("card.same", { w, h }) : t("card.size", { w, h, pw, ph });
     const memory = { gb: gb(card.need_gb), total: gb(card.total_gb), memory: card.memory.toUpperCase() };
     const notes = card.notes.filter((note) => note.code !== "resize").map((note) => make("li", { textContent: note.text }));
-    if ((qw !== pw || qh !== ph) && !card.notes.some((note) => /pad/.test(note.code))) notes.push(make("li", { textContent: t("card.padded", { w: qw, h: qh }) }));
+    if ((qw !== pw || qh !== ph) && !card.notes.some((note) => /pad|enlarge/.test(note.code))) notes.push(make("li", { textContent: t("card.padded", { w: qw, h: qh }) }));
     const button = (key, action) => { const b = make("button", { type: "button", className: "rc-button", textContent: T[key] }); b.addEventListener("click", action); return b; };
     const figure = (key, name, [width, height]) => {
       const image = make("img", { src: media(name), alt: "" });
