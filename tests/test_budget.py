@@ -49,10 +49,12 @@ def test_a_larger_budget_keeps_no_fewer_blocks() -> None:
 
 
 def test_larger_pictures_longer_schedules_and_loras_leave_less_room() -> None:
-    usual = plan_resident(need(), 16 * GB)
-    for less in (need(2048, 2048), need(lora_bytes=2 * GB)):
-        assert plan_resident(less, 16 * GB) < usual
+    assert plan_resident(need(2048, 2048), 16 * GB) < plan_resident(need(), 16 * GB)
     assert need(steps=100).fixed > need().fixed
+    on_card = need(lora_bytes=6 * GB).fixed - need().fixed
+    assert on_card == 6 * GB * 2 // 60  # what passes through the slots
+    in_ram = [Need.of(FULL, replace(FOOTPRINT, on_gpu=False), 1024, 1024, 40, lora).fixed for lora in (0, 6 * GB)]
+    assert in_ram[1] - in_ram[0] == 6 * GB
 
 
 def test_on_the_cpu_everything_counts_twice() -> None:
@@ -106,11 +108,11 @@ def test_what_could_not_be_kept_is_streamed(monkeypatch: pytest.MonkeyPatch) -> 
     stream, allocated = blocks._stream, []
     original = stream._buffer
 
-    def fail_at_the_third(numel: int) -> torch.Tensor:
+    def fail_at_the_third(numel: int, *dtype: torch.dtype) -> torch.Tensor:
         allocated.append(numel)
         if len(allocated) == 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return original(numel)
+        return original(numel, *dtype)
 
     monkeypatch.setattr(stream, "_buffer", fail_at_the_third)
     with pytest.raises(torch.OutOfMemoryError):

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from realchar.engine.layout import lay_out
 from realchar.engine.residency import HostWeights, StagingRing
-from realchar.engine.stream import lay_out
 from realchar.engine.tiers import HostFacts, Tier, choose_tier
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError

@@ -153,6 +153,28 @@ def test_switching_versions_gives_the_resident_bits_and_never_drifts(tmp_path: P
     assert torch.equal(denoise(*model), pristine)
 
 
+def test_a_version_waits_on_the_host_and_passes_through_the_slots(tmp_path: Path) -> None:
+    plain, model = resident(FOLDER), streamed(resident=2)
+    blocks = model[1]
+    before = blocks.num_bytes
+    names = tuple(f"transformer_blocks.{i}.img_mlp.net.2" for i in (1, 3, 7))
+    file = write_lora(tmp_path / "1.safetensors", plain[0], (*names, ATTENTION, MODULATION), rank=8)
+    AdapterSet(*plain).use([(file, 1.0)])
+    adapters = AdapterSet(*model)
+    adapters.use([(file, 1.0)])
+    linear = plain[0].get_submodule(names[0])
+    attention = plain[0].get_submodule(ATTENTION)
+    of_one_block = 8 * 4 * (linear.in_features + linear.out_features)
+    most = of_one_block + 8 * 4 * (attention.in_features + attention.out_features)
+    assert before + 2 * of_one_block <= blocks.num_bytes <= before + 2 * most
+    file.write_bytes(b"")  # whoever replaces a file must not change what is in effect, or end the process
+    assert torch.equal(denoise(*model), denoise(*plain))
+    blocks.keep(0)  # more blocks pass through the slots: theirs are patched as well
+    assert torch.equal(denoise(*model), denoise(*plain))
+    adapters.use([])
+    assert blocks.num_bytes == streamed(resident=0)[1].num_bytes
+
+
 @pytest.mark.parametrize("module", [ATTENTION, MLP, MODULATION, TIME, "proj_out"])
 def test_every_kind_of_module_has_its_effect(tmp_path: Path, module: str) -> None:
     plain, model = resident(FOLDER), streamed(resident=2)

@@ -59,7 +59,8 @@ class ResidentWeights:
         for name in sorted(patches.keys() | self._touched):
             self._touched.add(name)
             weight = self._module.get_parameter(name)
-            set_patched(weight, self._source.tensor(name, weight.device), patches.get(name, ()))
+            added = [patch.to(weight.device) for patch in patches.get(name, ())]
+            set_patched(weight, self._source.tensor(name, weight.device), added)
         self._touched = set(patches)
 
 

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from realchar.engine.layout import ALIGN_BYTES, aligned
 from realchar.engine.lora_formats import parse
 from realchar.engine.merge import Patch, Patches
 from realchar.errors import ModelError
@@ -17,7 +18,11 @@ from realchar.errors import ModelError
 
 @dataclass(frozen=True)
 class Adapter:
-    """One LoRA file, checked: for each module its factors up (out, rank) and down (rank, in), scaled by alpha/rank."""
+    """One LoRA file, checked: for each module its factors up (out, rank) and down (rank, in), scaled by alpha/rank.
+
+    They wait on the host, in memory that is locked where a card copies from it, and never in the file itself: whoever
+    replaces the file changes nothing.
+    """
 
     path: Path
     layout: str
@@ -31,17 +36,32 @@ def load_adapter(path: Path, transformer: nn.Module) -> Adapter:
     try:
         with safe_open(path, framework="pt") as file:
             layout, found = parse(file.keys(), frozenset(linears), path.name)
+            held = _Held(path.stat().st_size + ALIGN_BYTES * len(file.keys()), locked=device.type == "cuda")
             tensors = {
-                name: {factor: file.get_tensor(key).to(device) for factor, key in keys.items()}
+                name: {factor: held.copy_of(file.get_tensor(key)) for factor, key in keys.items()}
                 for name, keys in found.items()
             }
     except (OSError, SafetensorError) as error:
         raise ModelError("lora_damaged", f"LoRA {path.name!r} can't be read ({error}); download it again.") from error
-    factors = {name: _factors(path.name, name, linears[name], parts) for name, parts in tensors.items()}
+    factors = {name: _factors(path.name, name, linears[name], parts, device) for name, parts in tensors.items()}
     return Adapter(path, layout, factors)
 
 
-def _factors(file: str, name: str, linear: nn.Linear, parts: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
+class _Held:
+    """Copies side by side in one buffer on the host: to lock memory in pieces takes longer than to fill it."""
+
+    def __init__(self, num_bytes: int, *, locked: bool) -> None:
+        self._buffer = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=locked)
+        self._end = 0
+
+    def copy_of(self, tensor: Tensor) -> Tensor:
+        start, self._end = self._end, self._end + aligned(tensor)
+        return self._buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _factors(
+    file: str, name: str, linear: nn.Linear, parts: dict[str, Tensor], device: torch.device
+) -> tuple[Tensor, Tensor, float]:
     up, down = parts["up"], parts["down"]
     rank = down.shape[0]
     if up.shape != (linear.out_features, rank) or down.shape != (rank, linear.in_features):
@@ -52,7 +72,7 @@ def _factors(file: str, name: str, linear: nn.Linear, parts: dict[str, Tensor]) 
             file=file,
         )
     scale = float(parts["alpha"].float().item()) / rank if "alpha" in parts else 1.0
-    if not (_is_finite(up) and _is_finite(down)):
+    if not (_is_finite(up.to(device)) and _is_finite(down.to(device))):
         raise ModelError(
             "lora_nan", f"LoRA {file!r} holds values that are no numbers in {name!r}; download it again.", file=file
         )

@@ -110,7 +110,9 @@ class Need:
             tokens * footprint.width * ACTIVATION_BYTES * footprint.precision,
             min(tile, width * height * footprint.vae_width) * DECODE_BYTES * footprint.precision,
         )
-        fixed = (parts.rest + rows) * number + lora_bytes
+        # A card holds what LoRAs add to the blocks in its slots; in RAM is the whole of it.
+        lora = SLOTS * lora_bytes // parts.blocks if footprint.on_gpu else lora_bytes
+        fixed = (parts.rest + rows) * number + lora
         return cls(footprint.process, parts.blocks, parts.block * number, fixed, compute)
 
     def peak(self, resident: int) -> int:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """One file's addition to one weight: `alpha * up @ down`, on the weight's device; `origin` tells files apart."""
+    """One file's addition to one weight: `alpha * up @ down`; `origin` tells files apart. Waits on the host."""
 
     up: Tensor  # (out, rank)
     down: Tensor  # (rank, in)
     alpha: float
     origin: Hashable
+
+    def to(self, device: torch.device) -> Patch:
+        return replace(self, up=self.up.to(device), down=self.down.to(device))
 
 
 Patches = Mapping[str, Sequence[Patch]]  # by the weight's full name, in the order in which they are added
@@ -24,7 +28,7 @@ Patches = Mapping[str, Sequence[Patch]]  # by the weight's full name, in the ord
 def set_patched(weight: Tensor, pristine: Tensor, patches: Sequence[Patch]) -> None:
     """Make a weight (out, in) equal `pristine` + patches: summed in float32 and rounded once, whatever the dtypes.
 
-    `pristine`, on the same device, may be the weight itself, and is not kept.
+    All on one device; `pristine` may be the weight itself, and is not kept.
     """
     if len(patches) == 1 and weight.dtype == pristine.dtype == patches[0].up.dtype == patches[0].down.dtype:
         # The matrix product itself sums in float32 and rounds once, with a fifth of the memory traffic.

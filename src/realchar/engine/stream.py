@@ -6,20 +6,18 @@ Some blocks may stay resident; they lie evenly between the streamed ones, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from realchar.engine.accelerator import Mark
+from realchar.engine.layout import Layout, aligned, lay_out
 from realchar.engine.merge import Patches, set_patched
 from realchar.engine.residency import HostWeights
 from realchar.engine.weights import WeightSource
-
-ALIGN_BYTES = 64  # of a parameter's place in a slot: what fast kernels ask for
 
 
 def load_remaining(
@@ -33,50 +31,6 @@ def load_remaining(
         owner, _, last = name.rpartition(".")
         loaded = host.source.tensor(stored(name), host.accelerator.device).to(dtype)
         setattr(module.get_submodule(owner), last, nn.Parameter(loaded, requires_grad=False))
-
-
-@dataclass(frozen=True)
-class Run:
-    """Bytes that lie side by side in a file and, as numbers from `offset` on, in a slot: one copy."""
-
-    file: Path
-    start: int
-    stop: int
-    dtype: torch.dtype
-    offset: int
-
-    @property
-    def numel(self) -> int:
-        return (self.stop - self.start) // self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A group's place in a slot: the copies that fill it, and offset and shape of each weight; counts are numbers."""
-
-    runs: tuple[Run, ...]
-    places: dict[str, tuple[int, torch.Size]]
-    numel: int
-
-
-def lay_out(source: WeightSource, shapes: Mapping[str, torch.Size], dtype: torch.dtype) -> Layout:
-    """Place weights in the order of their files, so that few copies fill a slot. Raises ModelError if one is amiss."""
-    align = max(1, ALIGN_BYTES // dtype.itemsize)
-    runs: list[Run] = []
-    places: dict[str, tuple[int, torch.Size]] = {}
-    end = 0
-    entries = {name: source.entry(name, tuple(shape)) for name, shape in shapes.items()}
-    for name, entry in sorted(entries.items(), key=lambda item: (str(item[1].file), item[1].start)):
-        last = runs[-1] if runs else None
-        joins = last is not None and (last.file, last.stop, last.dtype) == (entry.file, entry.start, entry.dtype)
-        offset = end if joins and end % align == 0 else -(-end // align) * align
-        if last is not None and joins and offset == end:
-            runs[-1] = Run(last.file, last.start, entry.stop, last.dtype, last.offset)
-        else:
-            runs.append(Run(entry.file, entry.start, entry.stop, entry.dtype, offset))
-        places[name] = (offset, shapes[name])
-        end = offset + shapes[name].numel()
-    return Layout(tuple(runs), places, end)
 
 
 @dataclass(frozen=True)
@@ -105,9 +59,13 @@ def take_over(module: nn.Module, wanted: Mapping[str, str], nothing: Tensor, sou
 
 @dataclass
 class _Slot:
-    """A buffer on the device; `held`: the group in it, `ready`: when it has arrived, `free`: when it may be replaced."""
+    """A buffer on the device; `held`: the group in it, `ready`: when it has arrived, `free`: when it may be replaced.
+
+    factors: bytes on the device through which the group's patches pass.
+    """
 
     buffer: Tensor
+    factors: Tensor
     free: Mark
     ready: Mark = None
     held: int | None = None
@@ -171,8 +129,17 @@ class BlockStream:
         if self._slots and self._slots[0].buffer.numel() != size:
             self._slots = []
         while len(self._slots) < number:
-            self._slots.append(_Slot(self._buffer(size), self._accelerator.mark()))
+            self._slots.append(_Slot(self._buffer(size), self._nothing.view(torch.uint8), self._accelerator.mark()))
         del self._slots[number:]
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Let every streamed group's patches have room in every slot."""
+        size = self._factor_bytes(self._order)
+        for slot in self._slots:
+            if slot.factors.nbytes < size:
+                slot.factors = self._buffer(size, torch.uint8)
+                slot.free = self._accelerator.mark()  # from here on the new memory may be written to
 
     @property
     def num_resident(self) -> int:
@@ -181,20 +148,21 @@ class BlockStream:
     @property
     def num_bytes(self) -> int:
         """Return what slots and resident groups take on the device."""
-        buffers = [slot.buffer for slot in self._slots] + list(self._resident.values())
-        return sum(buffer.numel() * buffer.element_size() for buffer in buffers)
+        slots = [buffer for slot in self._slots for buffer in (slot.buffer, slot.factors)]
+        return sum(buffer.nbytes for buffer in (*slots, *self._resident.values()))
 
     def patch(self, patches: Patches) -> None:
-        """Add these patches, and no others, to every group that runs from now on."""
+        """Add these patches, and no others, to every group that runs from now on; they stay on the host.
+
+        Raises torch.OutOfMemoryError, and is to be called again then.
+        """
         touched = {i for i in self._resident if self._touches(i, self._patches) or self._touches(i, patches)}
         self._stale |= touched
         self._patches = patches
-        for patch in (patch for added in patches.values() for patch in added):
-            self._accelerator.adopt(patch.up)
-            self._accelerator.adopt(patch.down)
         for slot in self._slots:
             slot.held = None
-            slot.free = self._accelerator.mark()  # the patches' own arrival is part of it
+            slot.factors = self._nothing.view(torch.uint8)
+        self._make_room()
 
     def step(self) -> Generator[nn.Module, None, None]:
         """Give each group's module, ready to run until the next is asked for. May be closed at any of them."""
@@ -217,9 +185,12 @@ class BlockStream:
         self._prefetch(at)
 
     def _refresh(self) -> None:
+        if not self._stale:
+            return
+        factors = self._buffer(self._factor_bytes(self._stale), torch.uint8)
         while self._stale:
             i = next(iter(self._stale))
-            fill = partial(self._fill, self._resident[i], i, self._patches)
+            fill = partial(self._fill, self._resident[i], factors, i)
             self._accelerator.wait(self._accelerator.submit(fill, self._accelerator.mark()))
             self._stale.discard(i)
 
@@ -233,19 +204,45 @@ class BlockStream:
         for i in (i for i in wanted if i not in held):
             slot = free.pop()
             slot.held = None  # if loading fails, it holds nothing
-            slot.ready = self._accelerator.submit(partial(self._fill, slot.buffer, i, self._patches), slot.free)
+            slot.ready = self._accelerator.submit(partial(self._fill, slot.buffer, slot.factors, i), slot.free)
             slot.held = i
 
     @torch.no_grad()
-    def _fill(self, buffer: Tensor, i: int, patches: Patches) -> None:
+    def _fill(self, buffer: Tensor, factors: Tensor, i: int) -> None:
         layout = self._groups[i].layout
         for run in layout.runs:
             span = self._host.span(run.file, run.start, run.stop, run.dtype)
             self._host.upload(buffer[run.offset : run.offset + run.numel], span)
-        for name, (offset, shape) in layout.places.items():
-            if name in patches:
-                weight = buffer[offset : offset + shape.numel()].view(shape)
-                set_patched(weight, self._pristine(name, weight), patches[name])
+        arrived = self._arrived(i, factors)
+        for name, patches in arrived.items():
+            offset, shape = layout.places[name]
+            weight = buffer[offset : offset + shape.numel()].view(shape)
+            set_patched(weight, self._pristine(name, weight), patches)
+
+    def _arrived(self, i: int, factors: Tensor) -> Patches:
+        """Return the group's patches on the device, in the bytes of `factors`."""
+        end = 0
+
+        def upload(tensor: Tensor) -> Tensor:
+            nonlocal end
+            start, end = end, end + aligned(tensor)
+            place = factors[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            return place.copy_(tensor, non_blocking=True)
+
+        return {
+            name: [replace(patch, up=upload(patch.up), down=upload(patch.down)) for patch in self._patches[name]]
+            for name in self._groups[i].layout.places
+            if name in self._patches
+        }
+
+    def _factor_bytes(self, groups: Iterable[int]) -> int:
+        """Return the bytes in which the patches of any of these groups have room."""
+
+        def bytes_of(i: int) -> int:
+            patches = [patch for name in self._groups[i].layout.places for patch in self._patches.get(name, ())]
+            return sum(aligned(patch.up) + aligned(patch.down) for patch in patches)
+
+        return max(map(bytes_of, groups), default=0)
 
     def _pristine(self, name: str, weight: Tensor) -> Tensor:
         """Return the weight itself, or a copy in the dtype of the file where that is another: it is rounded only once."""
@@ -256,9 +253,9 @@ class BlockStream:
         self._host.upload(stored.flatten(), self._host.span(entry.file, entry.start, entry.stop, entry.dtype))
         return stored
 
-    def _buffer(self, numel: int) -> Tensor:
+    def _buffer(self, numel: int, dtype: torch.dtype | None = None) -> Tensor:
         with torch.inference_mode(False):  # a run in inference mode may make it, another thread may fill it
-            buffer = torch.empty(numel, device=self._accelerator.device, dtype=self._nothing.dtype)
+            buffer = torch.empty(numel, device=self._accelerator.device, dtype=dtype or self._nothing.dtype)
         self._accelerator.adopt(buffer)
         return buffer
 

@@ -1,0 +1,63 @@
+"""Where weights lie in a buffer on the device, and which pieces of their files fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from realchar.engine.weights import WeightSource
+
+ALIGN_BYTES = 64  # of a tensor's place in a buffer: what fast kernels ask for
+
+
+@dataclass(frozen=True)
+class Run:
+    """Bytes that lie side by side in a file and, as numbers from `offset` on, in a slot: one copy."""
+
+    file: Path
+    start: int
+    stop: int
+    dtype: torch.dtype
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        return (self.stop - self.start) // self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A group's place in a slot: the copies that fill it, and offset and shape of each weight; counts are numbers."""
+
+    runs: tuple[Run, ...]
+    places: dict[str, tuple[int, torch.Size]]
+    numel: int
+
+
+def lay_out(source: WeightSource, shapes: Mapping[str, torch.Size], dtype: torch.dtype) -> Layout:
+    """Place weights in the order of their files, so that few copies fill a slot. Raises ModelError if one is amiss."""
+    align = max(1, ALIGN_BYTES // dtype.itemsize)
+    runs: list[Run] = []
+    places: dict[str, tuple[int, torch.Size]] = {}
+    end = 0
+    entries = {name: source.entry(name, tuple(shape)) for name, shape in shapes.items()}
+    for name, entry in sorted(entries.items(), key=lambda item: (str(item[1].file), item[1].start)):
+        last = runs[-1] if runs else None
+        joins = last is not None and (last.file, last.stop, last.dtype) == (entry.file, entry.start, entry.dtype)
+        offset = end if joins and end % align == 0 else -(-end // align) * align
+        if last is not None and joins and offset == end:
+            runs[-1] = Run(last.file, last.start, entry.stop, last.dtype, last.offset)
+        else:
+            runs.append(Run(entry.file, entry.start, entry.stop, entry.dtype, offset))
+        places[name] = (offset, shapes[name])
+        end = offset + shapes[name].numel()
+    return Layout(tuple(runs), places, end)
+
+
+def aligned(tensor: Tensor) -> int:
+    """Return the bytes that a tensor takes where each begins at a multiple of `ALIGN_BYTES`."""
+    return -(-tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES
