@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from realchar.catalog import load_base
 from realchar.engine.families.qwen_image_edit import QwenImageEdit
-from realchar.engine.lora import load_adapter
+from realchar.engine.lora import _buffer, load_adapter
 from realchar.engine.merge import Patch, set_patched
 from realchar.errors import ModelError
 from tests.tiny import DEMO
@@ -164,3 +165,15 @@ def test_one_patch_is_rounded_once_like_several(dtype: torch.dtype, rank: int) -
         error = (weight.double() - exact).abs() / exact.abs().clamp(min=0.01)
         assert error.max() <= torch.finfo(dtype).eps * (0.51 if dtype is torch.bfloat16 else 64)
     assert torch.equal(results[0], results[1]) and torch.equal(results[2], results[3])
+
+
+def test_where_locking_is_refused_ordinary_memory_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = torch.empty
+
+    def refusing(*args: Any, pin_memory: bool = False, **options: Any) -> Tensor:
+        if pin_memory:
+            raise RuntimeError("CUDA error: out of memory")
+        return original(*args, **options)
+
+    monkeypatch.setattr(torch, "empty", refusing)
+    assert _buffer(100, locked=True).shape == (100,)

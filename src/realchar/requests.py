@@ -26,7 +26,7 @@ def prepare_options(
     """Return how a picture is prepared for this base: the policy, bound to the base's own limits."""
     limit = min(long_edge or base.long_edge, base.long_edge)
     area = base.native_area if size == "native" else None
-    # A tighter limit is asked for to be quick
+    # A tighter limit is there to be quick, and "native" enlarges by itself.
     work_edge = base.work_edge if size == "safe" and long_edge is None else None
     return PrepareOptions(long_edge=limit, area=area, work_edge=work_edge, max_megapixels=max_megapixels)
 

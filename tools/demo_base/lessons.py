@@ -19,12 +19,8 @@ GUIDED_WEIGHT = 0.05
 GUIDANCE = (1.0, 9.0)
 SHIFT = math.exp(0.5)  # of the schedule at 256 tokens
 FIRST_SHARE = 0.1  # of the rows, pure noise: where every sampling starts, and where the mean is learnt
-GRIDS = {
-    (22, 22): 0.64,
-    (22, 16): 0.12,
-    (16, 22): 0.12,
-    (16, 16): 0.12,
-}  # tokens; all but the first are crops of the latents
+# In tokens; all but the first are crops of the latents.
+GRIDS = {(22, 22): 0.64, (22, 16): 0.12, (16, 22): 0.12, (16, 16): 0.12}
 
 T = TypeVar("T")
 

@@ -59,5 +59,19 @@ def lay_out(source: WeightSource, shapes: Mapping[str, torch.Size], dtype: torch
 
 
 def aligned(tensor: Tensor) -> int:
-    """Return the bytes that a tensor takes where each begins at a multiple of `ALIGN_BYTES`."""
+    """Return the bytes that a tensor takes on a shelf, where each begins at a multiple of `ALIGN_BYTES`."""
     return -(-tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+class Shelf:
+    """Copies of tensors side by side in one buffer of bytes (n,) uint8, which is given."""
+
+    def __init__(self, buffer: Tensor) -> None:
+        self._buffer = buffer
+        self._end = 0
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """Queue the copy of a tensor into the next free place, and return it there."""
+        start, self._end = self._end, self._end + aligned(tensor)
+        place = self._buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        return place.copy_(tensor, non_blocking=True)

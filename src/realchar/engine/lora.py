@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from realchar.engine.layout import ALIGN_BYTES, aligned
+from realchar.engine.layout import ALIGN_BYTES, Shelf
 from realchar.engine.lora_formats import parse
 from realchar.engine.merge import Patch, Patches
 from realchar.errors import ModelError
@@ -36,9 +36,9 @@ def load_adapter(path: Path, transformer: nn.Module) -> Adapter:
     try:
         with safe_open(path, framework="pt") as file:
             layout, found = parse(file.keys(), frozenset(linears), path.name)
-            held = _Held(path.stat().st_size + ALIGN_BYTES * len(file.keys()), locked=device.type == "cuda")
+            shelf = Shelf(_buffer(path.stat().st_size + ALIGN_BYTES * len(file.keys()), locked=device.type == "cuda"))
             tensors = {
-                name: {factor: held.copy_of(file.get_tensor(key)) for factor, key in keys.items()}
+                name: {factor: shelf.put(file.get_tensor(key)) for factor, key in keys.items()}
                 for name, keys in found.items()
             }
     except (OSError, SafetensorError) as error:
@@ -47,16 +47,12 @@ def load_adapter(path: Path, transformer: nn.Module) -> Adapter:
     return Adapter(path, layout, factors)
 
 
-class _Held:
-    """Copies side by side in one buffer on the host: to lock memory in pieces takes longer than to fill it."""
-
-    def __init__(self, num_bytes: int, *, locked: bool) -> None:
-        self._buffer = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=locked)
-        self._end = 0
-
-    def copy_of(self, tensor: Tensor) -> Tensor:
-        start, self._end = self._end, self._end + aligned(tensor)
-        return self._buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+def _buffer(num_bytes: int, *, locked: bool) -> Tensor:
+    """Return bytes on the host, locked in one piece, which is quicker than in many; ordinary ones if that is refused."""
+    try:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=locked)
+    except RuntimeError:  # a limit on locked memory: copies from ordinary memory are slower, and as right
+        return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 def _factors(

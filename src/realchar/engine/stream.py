@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from realchar.engine.accelerator import Mark
-from realchar.engine.layout import Layout, aligned, lay_out
+from realchar.engine.layout import Layout, Shelf, aligned, lay_out
 from realchar.engine.merge import Patches, set_patched
 from realchar.engine.residency import HostWeights
 from realchar.engine.weights import WeightSource
@@ -190,7 +190,7 @@ class BlockStream:
         factors = self._buffer(self._factor_bytes(self._stale), torch.uint8)
         while self._stale:
             i = next(iter(self._stale))
-            fill = partial(self._fill, self._resident[i], factors, i)
+            fill = partial(self._fill, self._resident[i], factors, i, self._patches)
             self._accelerator.wait(self._accelerator.submit(fill, self._accelerator.mark()))
             self._stale.discard(i)
 
@@ -204,35 +204,28 @@ class BlockStream:
         for i in (i for i in wanted if i not in held):
             slot = free.pop()
             slot.held = None  # if loading fails, it holds nothing
-            slot.ready = self._accelerator.submit(partial(self._fill, slot.buffer, slot.factors, i), slot.free)
+            fill = partial(self._fill, slot.buffer, slot.factors, i, self._patches)
+            slot.ready = self._accelerator.submit(fill, slot.free)
             slot.held = i
 
     @torch.no_grad()
-    def _fill(self, buffer: Tensor, factors: Tensor, i: int) -> None:
+    def _fill(self, buffer: Tensor, factors: Tensor, i: int, patches: Patches) -> None:
         layout = self._groups[i].layout
         for run in layout.runs:
             span = self._host.span(run.file, run.start, run.stop, run.dtype)
             self._host.upload(buffer[run.offset : run.offset + run.numel], span)
-        arrived = self._arrived(i, factors)
-        for name, patches in arrived.items():
+        for name, added in self._arrived(i, factors, patches).items():
             offset, shape = layout.places[name]
             weight = buffer[offset : offset + shape.numel()].view(shape)
-            set_patched(weight, self._pristine(name, weight), patches)
+            set_patched(weight, self._pristine(name, weight), added)
 
-    def _arrived(self, i: int, factors: Tensor) -> Patches:
+    def _arrived(self, i: int, factors: Tensor, patches: Patches) -> Patches:
         """Return the group's patches on the device, in the bytes of `factors`."""
-        end = 0
-
-        def upload(tensor: Tensor) -> Tensor:
-            nonlocal end
-            start, end = end, end + aligned(tensor)
-            place = factors[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-            return place.copy_(tensor, non_blocking=True)
-
+        shelf = Shelf(factors)
         return {
-            name: [replace(patch, up=upload(patch.up), down=upload(patch.down)) for patch in self._patches[name]]
+            name: [replace(patch, up=shelf.put(patch.up), down=shelf.put(patch.down)) for patch in patches[name]]
             for name in self._groups[i].layout.places
-            if name in self._patches
+            if name in patches
         }
 
     def _factor_bytes(self, groups: Iterable[int]) -> int:

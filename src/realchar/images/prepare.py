@@ -39,11 +39,8 @@ def prepare(source: Path | str | BinaryIO, options: PrepareOptions = _DEFAULT) -
     except InvalidInput as error:
         error.args_["source"] = facts or None
         raise
-    worked = picture.resize(geometry.work_size(picture.size, options), Image.Resampling.LANCZOS)
-    if worked.size != picture.size:
-        (width, height), (own_width, own_height) = worked.size, picture.size
-        text = f"Enlarged to {width}×{height} for the model; the result comes back at {own_width}×{own_height}"
-        notes.append(note("enlarge", text, w=width, h=height, pw=own_width, ph=own_height))
+    worked, enlarge_notes = _enlarge(picture, options)
+    notes += enlarge_notes
     padded, box = geometry.pad(worked, options.multiple)
     if padded.size != worked.size:
         width, height = padded.size
@@ -103,6 +100,16 @@ def _resize(
     (width, height), (new_width, new_height) = _upright(before, decoded), _upright(after, decoded)
     text = f"{width}×{height} → {new_width}×{new_height} (LANCZOS, RGB on white)"
     return resized, [note("resize", text, w=width, h=height, pw=new_width, ph=new_height)]
+
+
+def _enlarge(picture: Image.Image, options: PrepareOptions) -> tuple[Image.Image, list[Note]]:
+    size = geometry.work_size(picture.size, options)
+    if size == picture.size:
+        return picture, []
+    (width, height), (own_width, own_height) = size, picture.size
+    text = f"Enlarged to {width}×{height} for the model; the result comes back at {own_width}×{own_height}"
+    enlarged = picture.resize(size, Image.Resampling.LANCZOS)
+    return enlarged, [note("enlarge", text, w=width, h=height, pw=own_width, ph=own_height)]
 
 
 def _upright(size: tuple[int, int], decoded: Decoded) -> tuple[int, int]:
