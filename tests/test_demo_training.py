@@ -362,6 +362,15 @@ def test_eyes_are_scored_where_they_are_known() -> None:
     assert found.eyes < found.psnr and found.eyes == evaluate.score([blind], [photo], eyes[:1]).eyes
 
 
+def test_eyes_are_shown_six_times_as_large() -> None:
+    picture = Image.new("RGB", (256, 256), "white")
+    picture.paste((255, 0, 0), (98, 90, 104, 96))
+    picture.paste((0, 0, 255), (132, 90, 138, 96))
+    near = evaluate.close_up(picture, [[101 / 256, 93 / 256, 0.02], [135 / 256, 93 / 256, 0.02]])
+    assert near.size == (480, 216)
+    assert near.getpixel((240 - 17 * 6, 108)) == (255, 0, 0) and near.getpixel((240 + 17 * 6, 108)) == (0, 0, 255)
+
+
 def test_the_colour_map_is_exact_for_a_map_of_colours(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "0_toon.webp", lossless=True)

@@ -30,6 +30,7 @@ from tools.demo_base import metrics, pair_files, pairs, prepared, train_vae
 
 COLOUR_MAP_PAIRS = 125  # training pairs that the colour map is fitted on
 LABEL = 18  # pixels above each row of the sheet
+CLOSE_UP, ENLARGED = (80, 36), 6  # pixels of the picture, width and height; times
 
 
 class Score(NamedTuple):
@@ -118,6 +119,15 @@ def sheet(rows: dict[str, list[Image.Image]]) -> Image.Image:
     return canvas
 
 
+def close_up(image: Image.Image, eyes: pair_files.Eyes) -> Image.Image:
+    """Return both eyes, six times as large."""
+    (width, height), (across, down) = image.size, CLOSE_UP
+    x, y = (sum(eye[axis] for eye in eyes) / len(eyes) for axis in (0, 1))
+    left, top = x * width - across / 2, y * height - down / 2
+    box = (round(left), round(top), round(left) + across, round(top) + down)
+    return image.crop(box).resize((across * ENLARGED, down * ENLARGED), Image.Resampling.BICUBIC)
+
+
 def _open(file: Path) -> Image.Image:
     with Image.open(file) as image:
         return image.convert("RGB")
@@ -157,9 +167,14 @@ def run_score(options: argparse.Namespace) -> None:
     for name, outputs in (baselines | rows).items():
         found = score(outputs, photos, eyes)
         print(f"| {name} | {found.psnr:.2f} | {found.ssim:.3f} | {found.detail:.2f} | {found.eyes:.2f} |", flush=True)
+    shown = {"drawing": drawings, **rows, "photo rendering": photos}
+    if options.eyes:
+        known = [index for index, found in enumerate(eyes) if found][: options.columns]
+        near = {name: [close_up(row[index], eyes[index]) for index in known] for name, row in shown.items()}
+        if known:
+            sheet(near).save(options.eyes, quality=88, method=6)
     if options.sheet:
         some = slice(None, None, max(1, len(files) // options.columns))
-        shown = {"drawing": drawings, **rows, "photo rendering": photos}
         picture = sheet({name: row[some][: options.columns] for name, row in shown.items()})
         picture.save(options.sheet, quality=88, method=6)
 
@@ -187,6 +202,7 @@ def main() -> None:
         if name == "score":
             command.add_argument("--results", type=Path, nargs="+", required=True, metavar="DIR")
             command.add_argument("--sheet", type=Path, help="a contact sheet, as WebP or PNG")
+            command.add_argument("--eyes", type=Path, help="a sheet of the first pictures' eyes, six times as large")
             command.add_argument("--columns", type=int, default=8, help="pictures on the sheet")
     options = parser.parse_args()
     options.run(options)
