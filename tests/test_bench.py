@@ -26,7 +26,7 @@ from realchar.bench.processes import run_row
 from realchar.bench.random_weights import plan_base, write_base
 from realchar.bench.run import Options, run_bench, specs
 from realchar.bench.shards import ONE, RandomNumbers, write_shards
-from realchar.bench.spec import ROWS, RowSpec, Setting
+from realchar.bench.spec import ROWS, SPEEDS, RowSpec, Setting
 from realchar.bench.table import text_of
 from realchar.catalog import load_base
 from realchar.cli import main
@@ -39,6 +39,7 @@ ENGINE_FACTS = {
     "s_per_step",
     "load_s",
     "to_first_step_s",
+    "first_step_s",
     "job_s",
     "peak_gb",
     "context_gb",
@@ -75,7 +76,8 @@ def in_process(spec: RowSpec, _timeout_s: float) -> dict[str, Any]:
 def report(base: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "run_row", in_process)
-        return run_bench(Options(str(base), size=SIZE, steps=1, lora_rank=4, vae_tiles=(32,)))
+        rows = tuple(row for row in ROWS if row not in SPEEDS)
+        return run_bench(Options(str(base), size=SIZE, steps=1, rows=rows, lora_rank=4, vae_tiles=(32,)))
 
 
 # ---- random weights
@@ -152,12 +154,25 @@ def test_shards_hold_every_number_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_resident_and_streamed_rows_give_the_same_bits(report: dict[str, Any]) -> None:
     rows = {row["name"]: row for row in report["rows"]}
     row = rows["stream"]
-    assert row["picture"] == row["latents"] == {"equal": True, "max_difference": 0.0}
+    assert row["picture"] == row["latents"] == {"equal": True, "max_difference": 0.0, "relative": 0.0}
     assert row["sha256"] == rows["resident"]["sha256"]
     assert row["weights_wait"]["tier"] == "plain"
     assert (row["plan"]["mode"], row["plan"]["resident"]) == ("stream", 0)
     assert rows["resident"]["weights_wait"] is None
-    assert rows["diffusers"]["velocities"] == {"equal": True, "max_difference": 0.0}
+    assert rows["diffusers"]["velocities"] == {"equal": True, "max_difference": 0.0, "relative": 0.0}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_rows_for_speed_tell_how_far_they_are_from_the_reference(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "run_row", in_process)
+    report = run_bench(Options(str(base), size=SIZE, steps=1, rows=("resident", *SPEEDS, "lora"), lora_rank=4))
+    rows = {row["name"]: row for row in report["rows"]}
+    assert [row for row in rows.values() if not row["ok"]] == []
+    assert [rows[f"stream {way}"]["plan"]["precision"] for way in SPEEDS] == ["bf16", "fp8", "fp8-fast"]
+    far = [rows[f"stream {way}"]["latents"]["relative"] for way in SPEEDS]
+    assert 0 < far[0] < far[1] < far[2] < 0.5
+    assert all(rows[f"stream {way}"]["plan"]["compiled"] and rows[f"stream {way}"]["lora"]["ok"] for way in SPEEDS)
 
 
 def test_every_row_has_the_facts_that_are_documented(report: dict[str, Any]) -> None:
@@ -233,7 +248,9 @@ def test_diffusers_rows_need_the_inputs_of_a_step(base: Path, tmp_path: Path) ->
 def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
     found = [spec.name for spec in specs(Options(), setting(DEMO, tmp_path), on_gpu=True)]
     assert found[:6] == ["resident", "stream 4 GB", "stream 8 GB", "stream 12 GB", "stream 16 GB", "stream 24 GB"]
-    assert found[6:] == ["diffusers", "group-block", "group-leaf", "sequential", "vae 1024x1024"]
+    fast = ["compiled", "fp8", "fp8-fast"]
+    assert found[6:12] == [f"stream {budget} GB {way}" for way in fast for budget in (4, 24)]
+    assert found[12:] == ["diffusers", "group-block", "group-leaf", "sequential", "vae 1024x1024"]
     assert [s.name for s in specs(Options(rows=("stream",)), setting(DEMO, tmp_path), on_gpu=False)] == ["stream"]
 
 
@@ -250,7 +267,7 @@ def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
         ({"row_timeout_s": -5.0}, "--row-timeout is -5"),
         ({"vae_tiles": (512, 0)}, "--vae-tiles is 0"),
         ({"vae_tiles": (7,)}, "--vae-tiles is 7"),
-        ({"rows": ("lora", "vae")}, "within the rows resident and stream"),
+        ({"rows": ("lora", "vae")}, "within the engine's rows"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:
@@ -288,7 +305,10 @@ def test_where_the_resident_row_fails_the_first_streamed_one_is_the_reference(
     assert report["reference"] == "resident"
     assert run._compare([failed, *rows], tmp_path) == "stream 4 GB"
     assert rows[0]["ratio"] == {"cfg": 1.0, "no_cfg": 1.0}
-    assert rows[1]["picture"] == {"equal": False, "max_difference": 3.0} and rows[1]["latents"]["equal"]
+    assert (
+        rows[1]["picture"] == {"equal": False, "max_difference": 3.0, "relative": pytest.approx(3 / 7)}
+        and rows[1]["latents"]["equal"]
+    )
     assert rows[2]["ratio"]["cfg"] == rows[2]["s_per_step"]["cfg"] / rows[0]["s_per_step"]["cfg"]
     assert run._compare([failed], tmp_path) is None
 

@@ -123,6 +123,7 @@ TEXTS: dict[str, str] = {
     "run.ram": "RAM {used}/{total} GB",
     "run.plan.all": "All weights in memory · {device} · {attention}",
     "run.plan.text": "Offload: {mode}, {resident}/{blocks} resident · {attention}",
+    "run.plan.compiled": "compiled",
     "run.plan.tiles": "VAE in {n} tiles",
     "run.preview": "Preview of step {i} of {n}",
     "run.progress": "Progress",

@@ -302,7 +302,8 @@ def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> F
         return Finding("choice", "bad", text, "Leave REALCHAR_DEVICE at auto, or repair what is said about PyTorch.")
     memory = machine.read_memory(settings.device if on_gpu else "cpu")
     streamed = settings.offload is Offload.STREAM
-    need = least_bytes(base, settings.offload, base.long_edge, base.long_edge, on_gpu=on_gpu) / machine.GB
+    size, precision = (base.long_edge, base.long_edge), settings.precision
+    need = least_bytes(base, settings.offload, *size, on_gpu=on_gpu, precision=precision) / machine.GB
     place, kind, dtype = (memory.name, "VRAM", "bfloat16") if on_gpu else ("CPU", "RAM", "float32")
     reasons = {True: "PyTorch can use it", False: "PyTorch can't use a graphics card here"}
     why = reasons[on_gpu] if settings.device == "auto" else f"REALCHAR_DEVICE is {settings.device!r}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +33,15 @@ def prepare_engine_process() -> None:
     """Set what torch and its libraries read from the environment when they are imported; the user's own values win."""
     for name, value in ENGINE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # Not torch's own place, which is temporary: compiled blocks are to be there at the next start.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+
+
+def cache_folder() -> Path:
+    """Return where this user's programs keep what can be made again."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"), "realchar", "cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "realchar")
 
 
 @dataclass(frozen=True)

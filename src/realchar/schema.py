@@ -118,6 +118,8 @@ class Planned:
     dtype: str
     attention: str
     budget_gb: float | None = None
+    precision: str = "bf16"  # as in `realchar.settings.Precision`
+    compiled: bool = False
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,8 @@ class Service:
         report = prepared.report
         memory = read_memory(self.settings.device)
         on_gpu = memory.kind == "gpu"
-        need = least_bytes(base, self.settings.offload, *prepared.padded.size, on_gpu=on_gpu) / GB
+        offload, precision = self.settings.offload, self.settings.precision
+        need = least_bytes(base, offload, *prepared.padded.size, on_gpu=on_gpu, precision=precision) / GB
         total = min(memory.total_gb, self.settings.vram or memory.total_gb) if on_gpu else memory.total_gb
         return {
             "source": report["source"]["size"],

@@ -29,6 +29,25 @@ class Offload(StrEnum):
     STREAM = "stream"
 
 
+class Precision(StrEnum):
+    """In which numbers the transformer's blocks are held, and in which they multiply."""
+
+    BF16 = "bf16"  # as the engine computes: in bfloat16 on a card, in float32 on the CPU
+    FP8 = "fp8"
+    FP8_FAST = "fp8-fast"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What is given for speed; each changes the result in its last digits or more, and is off unless chosen."""
+
+    precision: Precision = Precision.BF16
+    compiled: bool = False
+
+
+AS_IT_IS = Speed()
+
+
 @dataclass(frozen=True)
 class Settings:
     """Paths, limits and addresses; every field can be set by the variable `REALCHAR_<FIELD>`."""
@@ -41,6 +60,8 @@ class Settings:
     offload: Offload = Offload.RESIDENT  # resident: all weights on the device; stream: blocks pass through it
     vram: float = 0.0  # budget on the graphics card in GB, for the whole process; 0: what is free
     resident_blocks: int = AS_MANY_AS_FIT  # with stream, blocks that stay on the device; -1: as the budget allows
+    precision: Precision = Precision.BF16  # fp8: blocks are held as 8-bit codes; fp8-fast: and multiply as such
+    compile: bool = False  # compile the blocks: faster steps, but the first picture of a kind of size waits for it
     host: str = "127.0.0.1"  # address to listen on; another one is reachable from other machines
     port: int = 7860  # port to listen on
     upload_mb: int = 40  # largest upload
@@ -66,6 +87,10 @@ class Settings:
     def kept_blocks(self) -> int | None:
         """Return how many blocks are to stay on the device, or None: as the budget allows."""
         return None if self.resident_blocks == AS_MANY_AS_FIT else self.resident_blocks
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(self.precision, self.compile)
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
@@ -102,9 +127,14 @@ class Settings:
         )
 
 
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
 def _parse(name: str, text: str, default: Any) -> Any:
-    kind = type(default) if not isinstance(default, Path) else Path
-    possible = {int: "a whole number", float: "a number"}.get(kind, "a text")
+    kind: Any = type(default) if not isinstance(default, Path) else Path
+    possible = {int: "a whole number", float: "a number", bool: "1 or 0"}.get(kind, "a text")
+    if kind is bool:
+        kind = _switch
     if isinstance(default, StrEnum):
         possible = " or ".join(repr(member.value) for member in type(default))
     try:
@@ -116,3 +146,9 @@ def _parse(name: str, text: str, default: Any) -> Any:
             name=name,
             value=text,
         ) from None
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in SWITCH:
+        raise ValueError(text)
+    return SWITCH[text.lower()]

@@ -527,6 +527,8 @@
   }
   const planText = (plan) => plan ? [
     t(plan.resident === plan.blocks ? "run.plan.all" : "run.plan.text", plan),
+    ...(plan.precision && plan.precision !== "bf16" ? [plan.precision] : []),
+    ...(plan.compiled ? [T["run.plan.compiled"]] : []),
     ...(plan.vae_tiles > 1 ? [t("run.plan.tiles", { n: plan.vae_tiles })] : []),
   ].join(" · ") : "";
   function drawTimes() {

@@ -85,8 +85,13 @@ def _timed(
 def _compared(ours: list[Tensor], recorded: list[Tensor]) -> dict[str, Any]:
     """Compare with the engine's velocities, which are those of the noise tokens only."""
     pairs = [(mine[:, : kept.shape[1]].cpu(), kept) for mine, kept in zip(ours, recorded, strict=True)]
-    difference = max(float((mine.float() - kept.float()).abs().max()) for mine, kept in pairs)
-    return {"equal": all(torch.equal(mine, kept) for mine, kept in pairs), "max_difference": difference}
+    differences = [mine.double() - kept.double() for mine, kept in pairs]
+    relative = (each.norm() / kept.double().norm() for each, (_, kept) in zip(differences, pairs, strict=True))
+    return {
+        "equal": all(torch.equal(mine, kept) for mine, kept in pairs),
+        "max_difference": max(float(each.abs().max()) for each in differences),
+        "relative": max(map(float, relative)),
+    }
 
 
 # ---- how the weights are held

@@ -25,7 +25,7 @@ def measure_engine(spec: RowSpec) -> dict[str, Any]:
     """Return the row's facts; writes picture and latents into the work folder. Raises RealCharError."""
     setting, memory = spec.setting, ProcessMemory(spec.setting.device)
     began = time.perf_counter()
-    engine = _load(load_base(setting.base), str(memory.device), Offload(spec.mode), spec.budget_gb)
+    engine = _load(load_base(setting.base), str(memory.device), spec)
     memory.sync()
     load_s = time.perf_counter() - began
     recorder = Recorder(engine.family)
@@ -37,6 +37,7 @@ def measure_engine(spec: RowSpec) -> dict[str, Any]:
         "s_per_step": {"cfg": cfg.step_s, "no_cfg": plain.step_s},
         "load_s": load_s,
         "to_first_step_s": cfg.first_step_began - began,
+        "first_step_s": cfg.first_step_s,
         "job_s": cfg.ended - cfg.began,
         "peak_gb": memory.peak_gb(),
         "context_gb": memory.context_gb(),
@@ -53,11 +54,12 @@ def measure_engine(spec: RowSpec) -> dict[str, Any]:
     return row
 
 
-def _load(base: BaseInfo, device: str, mode: Offload, budget_gb: float | None) -> Engine:
+def _load(base: BaseInfo, device: str, spec: RowSpec) -> Engine:
     """Load the engine as the app would; streaming without a budget keeps no block resident, the least that it can take."""
-    if budget_gb is None:
-        return Engine.load(base, device, mode, resident_blocks=0)
-    return Engine.load(base, device, mode, budget=int(budget_gb * GB))
+    mode = Offload(spec.mode)
+    if spec.budget_gb is None:
+        return Engine.load(base, device, mode, resident_blocks=0, speed=spec.speed)
+    return Engine.load(base, device, mode, budget=int(spec.budget_gb * GB), speed=spec.speed)
 
 
 def _with_lora(engine: Engine, spec: RowSpec, memory: ProcessMemory, step_s: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from realchar.bench.lora_file import write_lora
 from realchar.bench.processes import run_row
-from realchar.bench.spec import BUDGETS, DIFFUSERS, ROWS, WARM_UP, RowSpec, Setting
+from realchar.bench.spec import BUDGETS, DIFFUSERS, ROWS, SPEEDS, WARM_UP, RowSpec, Setting
 from realchar.catalog import BaseInfo, load_base
 from realchar.errors import InvalidInput, ModelError
 from realchar.machine import GB, prepare_engine_process
@@ -23,6 +23,7 @@ SCHEMA = 1  # of the report; docs/bench.md describes it
 SIDE_MULTIPLE = 32  # pixels
 TILE_SIDES = (8, 4096)  # pixels; a latent is 8
 MOST_RANK, MOST_S = 4096, 10**6
+TINY = 1e-12  # in place of the norm of nothing
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Options:
     keep: Callable[[dict[str, Any]], None] = field(default=lambda _report: None, compare=False)  # after each row
 
     def __post_init__(self) -> None:
-        if "lora" in self.rows and not {"resident", "stream"} & set(self.rows):
-            raise InvalidInput("rows", "lora is measured within the rows resident and stream; choose one of them too.")
+        if "lora" in self.rows and not {"resident", "stream", *SPEEDS} & set(self.rows):
+            raise InvalidInput("rows", "lora is measured within the engine's rows; choose resident or stream too.")
         for width, height in (self.size, *self.vae_sizes):
             if min(width, height) < SIDE_MULTIPLE or width % SIDE_MULTIPLE or height % SIDE_MULTIPLE:
                 message = (
@@ -118,14 +119,17 @@ def _base(options: Options, scratch: Path) -> Path:
 
 def specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowSpec]:
     """Yield the rows in the order in which they run: the reference first."""
+    usual = BUDGETS if on_gpu else ()
+    budgets: list[float | None] = [*sorted(usual if options.budgets is None else options.budgets)] or [None]
     if "resident" in options.rows:
         yield RowSpec("resident", "engine", setting, Offload.RESIDENT)
     if "stream" in options.rows:
-        usual = BUDGETS if on_gpu else ()
-        budgets = usual if options.budgets is None else options.budgets
-        for budget in budgets or (None,):
-            name = "stream" if budget is None else f"stream {budget:g} GB"
-            yield RowSpec(name, "engine", setting, Offload.STREAM, budget)
+        for budget in budgets:
+            yield RowSpec(_streamed(budget), "engine", setting, Offload.STREAM, budget)
+    for way, speed in SPEEDS.items():
+        if way in options.rows:
+            for budget in dict.fromkeys((budgets[0], budgets[-1])):
+                yield RowSpec(f"{_streamed(budget)} {way}", "engine", setting, Offload.STREAM, budget, speed=speed)
     for mode in DIFFUSERS:
         if mode in options.rows:
             yield RowSpec(mode, "diffusers", setting, mode)
@@ -133,6 +137,10 @@ def specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowSp
         for width, height in options.vae_sizes or (options.size,):
             own = Setting(setting.base, setting.device, (width, height), setting.steps, setting.work)
             yield RowSpec(f"vae {width}x{height}", "vae", own, tiles=options.vae_tiles)
+
+
+def _streamed(budget: float | None) -> str:
+    return "stream" if budget is None else f"stream {budget:g} GB"
 
 
 def _row(spec: RowSpec, options: Options) -> dict[str, Any]:
@@ -164,8 +172,13 @@ def _compare(rows: list[dict[str, Any]], work: Path) -> str | None:
 def _difference(work: Path, what: str, name: str, reference: str) -> dict[str, Any]:
     """Compare two rows' results: pixels 0…255, or latents as the transformer gives them."""
     mine, kept = (np.load(work / f"{each.replace(' ', '-')}.{what}.npy") for each in (name, reference))
-    difference = np.abs(mine.astype(np.float32) - kept.astype(np.float32))
-    return {"equal": bool(np.array_equal(mine, kept)), "max_difference": float(difference.max())}
+    difference = mine.astype(np.float64) - kept
+    norm = float(np.linalg.norm(kept.astype(np.float64)))
+    return {
+        "equal": bool(np.array_equal(mine, kept)),
+        "max_difference": float(np.abs(difference).max()),
+        "relative": float(np.linalg.norm(difference)) / max(norm, TINY),
+    }
 
 
 def _report(options: Options, base: BaseInfo, machine: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,8 +7,28 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from realchar.settings import AS_IT_IS, Precision, Speed
+
 Kind = Literal["machine", "engine", "diffusers", "vae"]
-ROWS = ("resident", "stream", "lora", "diffusers", "group-block", "group-leaf", "sequential", "vae")
+ROWS = (
+    "resident",
+    "stream",
+    "compiled",
+    "fp8",
+    "fp8-fast",
+    "lora",
+    "diffusers",
+    "group-block",
+    "group-leaf",
+    "sequential",
+    "vae",
+)
+# What is given for speed, at the least and the most of the budgets; 8-bit rows are compiled too.
+SPEEDS = {
+    "compiled": Speed(compiled=True),
+    "fp8": Speed(Precision.FP8, compiled=True),
+    "fp8-fast": Speed(Precision.FP8_FAST, compiled=True),
+}
 DIFFUSERS = ("diffusers", "group-block", "group-leaf", "sequential")
 BUDGETS = (4.0, 8.0, 12.0, 16.0, 24.0)  # GB
 WARM_UP = 2  # steps of each run before those that count
@@ -36,6 +56,7 @@ class RowSpec:
     mode: str = ""
     budget_gb: float | None = None
     tiles: tuple[int, ...] = field(default=())
+    speed: Speed = AS_IT_IS
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -45,7 +66,8 @@ class RowSpec:
         data: dict[str, Any] = json.loads(text)
         setting = data.pop("setting")
         setting |= {"size": tuple(setting["size"]), "loras": tuple(setting["loras"])}
-        return cls(**data | {"setting": Setting(**setting), "tiles": tuple(data["tiles"])})
+        speed = Speed(Precision(data["speed"]["precision"]), data["speed"]["compiled"])
+        return cls(**data | {"setting": Setting(**setting), "tiles": tuple(data["tiles"]), "speed": speed})
 
     @property
     def slug(self) -> str:

@@ -59,10 +59,10 @@ def _kept(row: Row) -> str:
 
 
 def _same(row: Row) -> str:
-    """Say whether latents and picture, or for diffusers' rows one step's velocities, are the reference's."""
+    """Say whether latents, or for diffusers' rows one step's velocities, are the reference's, or how far from them."""
     for what in ("latents", "velocities"):
         if what in row:
-            return "=" if row[what]["equal"] else f"{row[what]['max_difference']:.1g}"
+            return "=" if row[what]["equal"] else f"{100 * row[what]['relative']:.2g} %"
     return NONE
 
 
@@ -77,6 +77,7 @@ COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
     ("RAM GB", _at("ram_peak_gb", digits=2)),
     ("load s", _at("load_s", digits=1)),
     ("to step 1", _at("to_first_step_s", digits=1)),
+    ("1st step", _at("first_step_s", digits=1)),
     ("job s", _at("job_s", digits=1)),
     ("same", _same),
     ("LoRA s/step", _at("lora", "s_per_step")),

@@ -33,7 +33,7 @@ from realchar.schema import (
     Tick,
     event_json,
 )
-from realchar.settings import Offload, Settings
+from realchar.settings import Offload, Precision, Settings
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
@@ -92,13 +92,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vram", type=float, metavar="GB", help="most that the graphics card is to hold; default: what is free"
     )
+    parser.add_argument(
+        "--precision",
+        choices=[precision.value for precision in Precision],
+        help="fp8: with stream, blocks are held as 8-bit codes; fp8-fast: and multiply as such; default: bf16",
+    )
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="compile the blocks: faster steps, but the first picture waits for it; default: no",
+    )
     parser.add_argument("--json", action="store_true", help="write events as JSON lines to standard output")
 
 
 def load_settings(args: argparse.Namespace) -> Settings:
     """Return the settings with the options in effect; raises InvalidInput for one that would have no effect."""
     offload = Offload(args.offload) if args.offload else None
-    settings = Settings.load(base=args.base, offload=offload, resident_blocks=args.resident_blocks, vram=args.vram)
+    settings = Settings.load(
+        base=args.base,
+        offload=offload,
+        resident_blocks=args.resident_blocks,
+        vram=args.vram,
+        precision=Precision(args.precision) if args.precision else None,
+        compile=args.compile,
+    )
     if args.resident_blocks and settings.offload is not Offload.STREAM:
         message = f"--resident-blocks {args.resident_blocks} means nothing without streaming; add --offload stream."
         raise InvalidInput("resident_blocks", message, value=args.resident_blocks)
@@ -202,7 +220,9 @@ class Terminal:
             streamed = event.mode == Offload.STREAM
             share = f"{event.resident}/{event.blocks} blocks in memory" if streamed else "all weights in memory"
             tiles = f", VAE in {event.vae_tiles} tiles" if event.vae_tiles > 1 else ""
-            self.line(f"Runs on {event.device} in {event.dtype}, {share}{tiles}")
+            form = "" if event.precision == Precision.BF16 else f" ({event.precision})"
+            form += ", compiled" if event.compiled else ""
+            self.line(f"Runs on {event.device} in {event.dtype}{form}, {share}{tiles}")
         elif isinstance(event, Degraded):
             self.line(f"  · Memory was short: {event.text}")
         elif isinstance(event, Step) and self.live:

@@ -13,13 +13,16 @@ from diffusers import QwenImageTransformer2DModel
 from torch import Tensor, nn
 
 from realchar.engine.accelerator import Accelerator, accelerator_of
+from realchar.engine.compiled import compile_blocks
+from realchar.engine.forms import FORMS
+from realchar.engine.groups import load_remaining, take_over
 from realchar.engine.merge import Patches, set_patched
 from realchar.engine.modulation import FromTable, ModulationTables, concerns_modulation
 from realchar.engine.residency import HostWeights
-from realchar.engine.stream import BlockStream, load_remaining, take_over
+from realchar.engine.stream import BlockStream
 from realchar.engine.weights import WeightSource
 from realchar.errors import too_many_blocks
-from realchar.settings import Offload
+from realchar.settings import AS_IT_IS, Offload, Precision, Speed
 
 log = logging.getLogger("realchar.engine")
 
@@ -30,6 +33,8 @@ class Blocks(Protocol):
     """What a step asks of the blocks, and how adapters reach the weights."""
 
     mode: Offload
+    precision: Precision
+    compiled: bool  # they take rotary factors as real pairs then
 
     @property
     def num_resident(self) -> int: ...
@@ -68,10 +73,17 @@ class ResidentBlocks:
     """All blocks lie on the device; modulation is computed in them."""
 
     mode = Offload.RESIDENT
+    precision = Precision.BF16
 
-    def __init__(self, transformer: QwenImageTransformer2DModel, source: WeightSource) -> None:
+    def __init__(
+        self, transformer: QwenImageTransformer2DModel, source: WeightSource, *, compiled: bool = False
+    ) -> None:
+        """Take a transformer whose weights are all there. Raises ModelError where it is to be compiled and can't be."""
         self._transformer = transformer
         self._weights = ResidentWeights(transformer, source)
+        self.compiled = compiled
+        if compiled:
+            compile_blocks(transformer, transformer.device)
 
     @property
     def num_resident(self) -> int:
@@ -103,9 +115,11 @@ class StreamedBlocks:
         *,
         resident: int = 0,
         slots: int = 2,
+        speed: Speed = AS_IT_IS,
     ) -> None:
         """Take over a transformer on the meta device. Raises ModelError, InvalidInput."""
         blocks = transformer.transformer_blocks
+        self.precision, self.compiled = speed.precision, speed.compiled
         if not 0 <= resident <= len(blocks):
             raise too_many_blocks(resident, len(blocks))
         self.choice = host.choice
@@ -121,10 +135,12 @@ class StreamedBlocks:
         transformer.pos_embed = type(rope)(theta=rope.theta, axes_dim=rope.axes_dim, scale_rope=rope.scale_rope)
         load_remaining(transformer, host, dtype)
         self._weights = ResidentWeights(transformer, host.source)
-        self._stream = BlockStream(groups, host, dtype, resident=resident, slots=slots)
+        self._stream = BlockStream(groups, host, dtype, resident=resident, slots=slots, form=FORMS[speed.precision]())
         self._tables = ModulationTables(
             transformer, dtype, lambda: BlockStream(modulations, host, dtype, slots=slots, cyclic=False)
         )
+        if speed.compiled:
+            compile_blocks(transformer, host.accelerator.device)
 
     @property
     def num_resident(self) -> int:
@@ -165,6 +181,7 @@ def stream_transformer(
     *,
     resident: int = 0,
     slots: int = 2,
+    speed: Speed = AS_IT_IS,
     accelerator: Accelerator | None = None,
 ) -> tuple[QwenImageTransformer2DModel, StreamedBlocks]:
     """Build a transformer from its folder without ever holding its blocks' weights. Raises ModelError, InvalidInput."""
@@ -172,7 +189,7 @@ def stream_transformer(
     with torch.device("meta"):
         transformer = QwenImageTransformer2DModel.from_config(config)
     host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device))
-    blocks = StreamedBlocks(transformer, host, dtype, resident=resident, slots=slots)
+    blocks = StreamedBlocks(transformer, host, dtype, resident=resident, slots=slots, speed=speed)
     number = len(transformer.transformer_blocks)
     log.info("%d of %d blocks are streamed; weights are %s: %s", number - resident, number, *astuple(host.choice))
     return transformer, blocks

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from realchar.engine.abreast import abreast
 from realchar.engine.blocks import Blocks
+from realchar.engine.compiled import mark_text_length, with_real_turns
 from realchar.engine.modulation import embed_timestep
 
 ImageShape = tuple[int, int, int]  # frames, rows and columns of tokens
@@ -77,6 +78,9 @@ def _enter(transformer: QwenImageTransformer2DModel, blocks: Blocks, branch: Bra
     temb = embed_timestep(transformer, branch.timestep, image.dtype)
     modulation = blocks.modulation(branch.timestep, temb)
     rope = transformer.pos_embed([list(branch.shapes)], max_txt_seq_len=text.shape[1], device=image.device)
+    if blocks.compiled:
+        rope = with_real_turns(rope)
+        mark_text_length(text, rope[1])
     return _Stream(image, text, temb, modulation, rope, modulate_index)
 
 

@@ -6,8 +6,10 @@ import gc
 
 import torch
 
+from realchar.engine.fp8 import CAPABILITY
 from realchar.errors import InvalidInput
 from realchar.machine import GB, read_ram
+from realchar.settings import Offload, Precision, Speed
 
 
 def find_device(name: str) -> torch.device:
@@ -57,3 +59,20 @@ def release(device: torch.device) -> None:
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def check_speed(speed: Speed, offload: Offload, device: torch.device) -> None:
+    """Raise InvalidInput where a precision is not possible with this offload mode or on this device."""
+    precision = speed.precision
+    if precision is Precision.BF16:
+        return
+    if offload is not Offload.STREAM:
+        message = f"Precision {precision} is made while blocks are streamed, not in the mode {offload}; choose stream."
+        raise InvalidInput("precision", message)
+    if precision is Precision.FP8_FAST and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if (major, minor) < CAPABILITY:
+            name = torch.cuda.get_device_name(device)
+            raise InvalidInput(
+                "precision", f"{name} doesn't multiply in 8-bit floats; choose fp8 instead of {precision}."
+            )

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from realchar.engine.fp8 import CODES
 from realchar.engine.weights import WeightSource
 
 ALIGN_BYTES = 64  # of a tensor's place in a buffer: what fast kernels ask for
@@ -58,9 +59,54 @@ def lay_out(source: WeightSource, shapes: Mapping[str, torch.Size], dtype: torch
     return Layout(tuple(runs), places, end)
 
 
+@dataclass(frozen=True)
+class Place:
+    """A tensor's place among packed bytes; `scales`: where those of a matrix of codes begin, one (float32) a row."""
+
+    offset: int
+    shape: torch.Size
+    dtype: torch.dtype
+    scales: int | None = None
+
+    def of(self, packed: Tensor) -> Tensor:
+        """Return the tensor, a view."""
+        stop = self.offset + self.shape.numel() * self.dtype.itemsize
+        return packed[self.offset : stop].view(self.dtype).view(self.shape)
+
+    def scales_of(self, packed: Tensor) -> Tensor:
+        """Return the scales (rows,), a view."""
+        assert self.scales is not None
+        return packed[self.scales : self.scales + self.shape[0] * torch.float32.itemsize].view(torch.float32)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A group's places where its matrices are codes, and the bytes of all."""
+
+    places: dict[str, Place]
+    num_bytes: int
+
+
+def pack(layout: Layout, dtype: torch.dtype) -> Packing:
+    """Place the weights of a layout with matrices as codes, and the others in `dtype`."""
+    places: dict[str, Place] = {}
+    end = 0
+    for name, (_, shape) in layout.places.items():
+        is_matrix = len(shape) == 2
+        kind = CODES if is_matrix else dtype
+        behind = end + _rounded(shape.numel() * kind.itemsize)
+        places[name] = Place(end, shape, kind, behind if is_matrix else None)
+        end = behind + (_rounded(shape[0] * torch.float32.itemsize) if is_matrix else 0)
+    return Packing(places, end)
+
+
 def aligned(tensor: Tensor) -> int:
     """Return the bytes that a tensor takes on a shelf, where each begins at a multiple of `ALIGN_BYTES`."""
-    return -(-tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+    return _rounded(tensor.nbytes)
+
+
+def _rounded(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGN_BYTES) * ALIGN_BYTES
 
 
 class Shelf:

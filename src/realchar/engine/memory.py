@@ -10,7 +10,7 @@ from realchar.engine import tiling
 from realchar.engine.tiling import Tile
 from realchar.headers import Parts, read_parts
 from realchar.presets import MAX_STEPS
-from realchar.settings import Offload
+from realchar.settings import Offload, Precision
 
 # Upper bounds in bfloat16, measured on an H200 with the full-size architecture (tools/calibrate_memory.py, docs/log.md).
 # Bytes of activations for each token and each channel of the transformer above its weights: 37.4 from 512x512 on.
@@ -29,6 +29,7 @@ ROUNDING = 4  # percent that the allocator may take beyond what is asked of it
 # Bytes of activations for each channel of the text encoder while prompts are read: 0.08 GB measured at full size. A layer
 # has about 12 numbers for each pair of channels.
 TEXT_BYTES = 22_000
+SCALES = 2  # percent that scales and what is no matrix add to 8-bit codes
 SLOTS = 2  # of the transformer's blocks, of the text encoder's layers, of modulation weights: each while it streams
 MODULATION = 12  # numbers of a row of the table for each block and channel
 FREE_SHARE = 0.95  # of the memory that is free, where no budget is given
@@ -70,12 +71,20 @@ def estimate_bytes(footprint: Footprint, width: int, height: int) -> int:
     return footprint.process + weights + max(activations, decode)
 
 
-def least_bytes(base: BaseInfo, offload: Offload, width: int, height: int, *, on_gpu: bool) -> int:
+def least_bytes(
+    base: BaseInfo,
+    offload: Offload,
+    width: int,
+    height: int,
+    *,
+    on_gpu: bool,
+    precision: Precision = Precision.BF16,
+) -> int:
     """Return the least that the process needs for a picture in an offload mode. Raises ModelError."""
     footprint = Footprint.of(base, on_gpu=on_gpu)
     if offload is Offload.RESIDENT:
         return estimate_bytes(footprint, width, height)
-    return Need.of(read_parts(base.path), footprint, width, height, MAX_STEPS).peak(0)
+    return Need.of(read_parts(base.path), footprint, width, height, MAX_STEPS, 0, precision).peak(0)
 
 
 def plan_tile(footprint: Footprint, size: Tile, free: int, halo: int) -> Tile | None:
@@ -88,17 +97,29 @@ def plan_tile(footprint: Footprint, size: Tile, free: int, halo: int) -> Tile | 
 class Need:
     """What one run takes while blocks are streamed, in bytes of `blocks` blocks.
 
-    process: beside tensors; block: one block; fixed: what stays; compute: the largest stage above it.
+    process: beside tensors; block: a block that stays; slots: what the others pass through; unpacks: the blocks that stay
+    as well; fixed: what stays; compute: the largest stage above it.
     """
 
     process: int
     blocks: int
     block: int
+    slots: int
+    unpacks: bool
     fixed: int
     compute: int
 
     @classmethod
-    def of(cls, parts: Parts, footprint: Footprint, width: int, height: int, steps: int, lora_bytes: int = 0) -> Need:
+    def of(
+        cls,
+        parts: Parts,
+        footprint: Footprint,
+        width: int,
+        height: int,
+        steps: int,
+        lora_bytes: int = 0,
+        precision: Precision = Precision.BF16,
+    ) -> Need:
         """Return what a picture of `width` x `height` pixels needs, its VAE in the smallest tiles."""
         number = 2 * footprint.precision
         rows = parts.blocks * footprint.width * MODULATION * (steps + 2)  # of t = 0 and one to spare
@@ -113,12 +134,18 @@ class Need:
         # A card holds what LoRAs add to the blocks in its slots; in RAM is the whole of it.
         lora = SLOTS * lora_bytes // parts.blocks if footprint.on_gpu else lora_bytes
         fixed = (parts.rest + rows) * number + lora
-        return cls(footprint.process, parts.blocks, parts.block * number, fixed, compute)
+        block = parts.block * number
+        if precision is Precision.BF16:
+            return cls(footprint.process, parts.blocks, block, SLOTS * block, False, fixed, compute)
+        codes = parts.block * (100 + SCALES) // 100
+        in_slot, arriving = (block, codes) if precision is Precision.FP8 else (codes, block)
+        slots = SLOTS * in_slot + arriving
+        return cls(footprint.process, parts.blocks, codes, slots, True, fixed, compute)
 
     def peak(self, resident: int) -> int:
         """Return the expected peak of the whole process with that many resident blocks."""
-        held = resident if resident == self.blocks else resident + SLOTS
-        asked = self.fixed + held * self.block + self.compute
+        slots = self.slots if self.unpacks or resident < self.blocks else 0
+        asked = self.fixed + resident * self.block + slots + self.compute
         return self.process - (-asked * (100 + ROUNDING) // 100)
 
 
@@ -128,9 +155,9 @@ def plan_resident(need: Need, total: int) -> int:
     0 also where not even that fits: the run then tries, with smaller tiles.
     """
     room = (total - need.process) * 100 // (100 + ROUNDING) - need.fixed - need.compute
-    if room >= need.blocks * need.block:
+    if room >= need.blocks * need.block + (need.slots if need.unpacks else 0):
         return need.blocks
-    return max(0, min(need.blocks - 1, room // need.block - SLOTS))
+    return max(0, min(need.blocks - 1, (room - need.slots) // need.block))
 
 
 def steady(planned: int, now: int, blocks: int) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 from realchar.catalog import BaseInfo
 from realchar.engine.blocks import StreamedBlocks
 from realchar.engine.denoise import Branch, guided
-from realchar.engine.devices import cap, compute_dtype, find_device, free_bytes, release
+from realchar.engine.devices import cap, check_speed, compute_dtype, find_device, free_bytes, release
 from realchar.engine.families.base import ModelFamily, Reference
 from realchar.engine.families.qwen_image_edit import LATENT, QwenImageEdit
 from realchar.engine.finish import picture_of
@@ -35,7 +35,7 @@ from realchar.errors import OutOfMemory, ResultError
 from realchar.headers import read_parts
 from realchar.machine import GB, read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
-from realchar.settings import Offload, Settings
+from realchar.settings import AS_IT_IS, Offload, Settings, Speed
 
 CACHED_PROMPTS = 32
 T = TypeVar("T")
@@ -85,6 +85,7 @@ class Engine:
         offload: Offload = Offload.RESIDENT,
         resident_blocks: int | None = None,
         budget: int | None = None,
+        speed: Speed = AS_IT_IS,
     ) -> Engine:
         """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
 
@@ -92,10 +93,11 @@ class Engine:
         holds for everything on a card from here on: what asks for more fails.
         """
         target = find_device(device)
+        check_speed(speed, offload, target)
         footprint = Footprint.of(base, on_gpu=target.type == "cuda")
         cap(target, None if budget is None else budget - footprint.process)
         try:
-            family = QwenImageEdit.load(base.path, target, compute_dtype(target), offload, resident_blocks or 0)
+            family = QwenImageEdit.load(base.path, target, compute_dtype(target), offload, resident_blocks or 0, speed)
         except torch.OutOfMemoryError:
             needs, remedy = f"{base.weight_bytes / 1e9:.1f} GB on {target}", "choose the offload mode stream"
             if offload is Offload.STREAM:
@@ -110,7 +112,7 @@ class Engine:
     @classmethod
     def from_settings(cls, base: BaseInfo, settings: Settings) -> Engine:
         """Load a base as the settings say. Raises as `load`."""
-        return cls.load(base, settings.device, settings.offload, settings.kept_blocks, settings.budget)
+        return cls.load(base, settings.device, settings.offload, settings.kept_blocks, settings.budget, settings.speed)
 
     @property
     def _footprint(self) -> Footprint:
@@ -198,7 +200,9 @@ class Engine:
         wanted = self.resident_blocks
         if wanted is None:
             lora_bytes = sum(path.stat().st_size for path in loras)
-            need = Need.of(read_parts(self.base.path), self._footprint, *picture.size, request.steps, lora_bytes)
+            need = Need.of(
+                read_parts(self.base.path), self._footprint, *picture.size, request.steps, lora_bytes, blocks.precision
+            )
             free = int(free_bytes(self.family.device) * FREE_SHARE)
             total = self.budget or need.process + need.fixed + blocks.num_bytes + free
             wanted = steady(plan_resident(need, total), blocks.num_resident, need.blocks)
@@ -247,6 +251,8 @@ class Engine:
             dtype=str(self.family.dtype).removeprefix("torch."),
             attention="sdpa",
             budget_gb=None if self.budget is None else self.budget / GB,
+            precision=self.family.blocks.precision,
+            compiled=self.family.blocks.compiled,
         )
 
     @torch.inference_mode()

@@ -6,73 +6,38 @@ Some blocks may stay resident; they lie evenly between the streamed ones, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 
 import torch
 from torch import Tensor, nn
 
 from realchar.engine.accelerator import Mark
-from realchar.engine.layout import Layout, Shelf, aligned, lay_out
+from realchar.engine.forms import AsArrived, Form, Load
+from realchar.engine.groups import Group
+from realchar.engine.layout import Shelf, aligned
 from realchar.engine.merge import Patches, set_patched
 from realchar.engine.residency import HostWeights
-from realchar.engine.weights import WeightSource
-
-
-def load_remaining(
-    module: nn.Module, host: HostWeights, dtype: torch.dtype, stored: Callable[[str], str] = str
-) -> None:
-    """Load every parameter that is still on the meta device to stay on the device; `stored` gives its name on disk."""
-    for name, parameter in list(module.named_parameters()):
-        if not parameter.is_meta:
-            continue
-        host.source.entry(stored(name), tuple(parameter.shape))
-        owner, _, last = name.rpartition(".")
-        loaded = host.source.tensor(stored(name), host.accelerator.device).to(dtype)
-        setattr(module.get_submodule(owner), last, nn.Parameter(loaded, requires_grad=False))
-
-
-@dataclass(frozen=True)
-class Group:
-    """What moves together: a module, and those of its parameters that do, by the names of their weights on disk."""
-
-    module: nn.Module
-    parameters: Mapping[str, nn.Parameter]
-    layout: Layout
-
-
-def take_over(module: nn.Module, wanted: Mapping[str, str], nothing: Tensor, source: WeightSource) -> Group:
-    """Return the group of those parameters of a module on the meta device that `wanted` names, by their names on disk.
-
-    They are replaced by ones that hold `nothing`, an empty tensor of the device and dtype on which they will run. Raises
-    ModelError if one of the weights is amiss.
-    """
-    parameters, shapes = {}, {}
-    for name, stored in wanted.items():
-        owner, _, last = name.rpartition(".")
-        shapes[stored] = module.get_parameter(name).shape
-        parameters[stored] = nn.Parameter(nothing, requires_grad=False)
-        setattr(module.get_submodule(owner), last, parameters[stored])
-    return Group(module, parameters, lay_out(source, shapes, nothing.dtype))
 
 
 @dataclass
 class _Slot:
-    """A buffer on the device; `held`: the group in it, `ready`: when it has arrived, `free`: when it may be replaced.
-
-    factors: bytes on the device through which the group's patches pass.
-    """
+    """Bytes on the device; `held`: the group in them, `ready`: when it has arrived, `free`: when it may be replaced."""
 
     buffer: Tensor
-    factors: Tensor
     free: Mark
     ready: Mark = None
     held: int | None = None
 
 
 class BlockStream:
-    """Gives groups in order, each ready to run, step after step; after the last it has the first ones loaded again."""
+    """Gives groups in order, each ready to run, step after step; after the last it has the first ones loaded again.
+
+    What is loaded passes along one line of copies, in order, so that one room for patches and one for weights that are
+    turned into another form serve all groups.
+    """
 
     def __init__(
         self,
@@ -83,22 +48,30 @@ class BlockStream:
         resident: int = 0,
         slots: int = 2,
         cyclic: bool = True,
+        form: Form | None = None,
     ) -> None:
         """Allocate resident groups and slots; nothing is loaded before the first step.
 
         resident: number of groups that stay on the device; slots: number of streamed ones that are there at a time;
-        cyclic: a next step follows; without it nothing is loaded beyond the last group.
+        cyclic: a next step follows; without it nothing is loaded beyond the last group; form: in which groups lie on
+        the device.
         """
         self._groups = groups
         self._host = host
         self._accelerator = host.accelerator
         self._cyclic = cyclic
+        self._form = form or AsArrived()
         self._most_slots = slots
         self._nothing = torch.empty(0, device=self._accelerator.device, dtype=dtype)
         self._slots: list[_Slot] = []
         self._resident: dict[int, Tensor] = {}
         self._stale: set[int] = set()  # resident groups that are to be loaded before they run
+        self._arriving: dict[int, Mark] = {}  # resident groups that are being loaded
+        self._since: Mark = None  # from where on what is stale may be overwritten
         self._patches: Patches = {}
+        self._factors = self._scratch = self._nothing.view(torch.uint8)
+        for group in groups:
+            self._form.adopt(group)
         self.keep(resident)
 
     def keep(self, resident: int) -> None:
@@ -110,36 +83,43 @@ class BlockStream:
         for i in self._resident.keys() - kept:
             self._unbind(i)
             self._stale.discard(i)
+            self._arriving.pop(i, None)
             del self._resident[i]
         try:
-            if len(kept) == len(self._groups):
+            if len(kept) == len(self._groups) and not self._form.unpacks:
                 self._slots = []
             for i in sorted(kept - self._resident.keys()):
-                self._resident[i] = self._buffer(self._groups[i].layout.numel)
-                self._bind(i, self._resident[i])
+                self._resident[i] = self._buffer(self._form.resident(self._groups[i]))
+                if not self._form.unpacks:
+                    self._bind(i, self._resident[i])
                 self._stale.add(i)
         finally:
-            self._order = [i for i in range(len(self._groups)) if i not in self._resident]
+            streamed = (i for i in range(len(self._groups)) if self._form.unpacks or i not in self._resident)
+            self._passing = dict.fromkeys(streamed)
         self._allocate_slots()
 
     def _allocate_slots(self) -> None:
         """Have the slots that the streamed groups need; those that are there already stay."""
-        size = max((self._groups[i].layout.numel for i in self._order), default=0)
-        number = min(self._most_slots, len(self._order))
+        size = max((self._form.running(self._groups[i]) for i in self._passing), default=0)
+        number = min(self._most_slots, len(self._passing))
         if self._slots and self._slots[0].buffer.numel() != size:
             self._slots = []
         while len(self._slots) < number:
-            self._slots.append(_Slot(self._buffer(size), self._nothing.view(torch.uint8), self._accelerator.mark()))
+            self._slots.append(_Slot(self._buffer(size), self._accelerator.mark()))
         del self._slots[number:]
         self._make_room()
 
     def _make_room(self) -> None:
-        """Let every streamed group's patches have room in every slot."""
-        size = self._factor_bytes(self._order)
+        """Have room for any group's patches and for its weights while they are turned into another form."""
+        for name, size in (
+            ("_factors", max(map(self._factor_bytes, range(len(self._groups))), default=0)),
+            ("_scratch", max(map(self._form.scratch, self._groups), default=0)),
+        ):
+            if getattr(self, name).numel() < size:
+                setattr(self, name, self._buffer(size))
+        self._since = self._accelerator.mark()
         for slot in self._slots:
-            if slot.factors.nbytes < size:
-                slot.factors = self._buffer(size, torch.uint8)
-                slot.free = self._accelerator.mark()  # from here on the new memory may be written to
+            slot.free = self._since
 
     @property
     def num_resident(self) -> int:
@@ -147,30 +127,29 @@ class BlockStream:
 
     @property
     def num_bytes(self) -> int:
-        """Return what slots and resident groups take on the device."""
-        slots = [buffer for slot in self._slots for buffer in (slot.buffer, slot.factors)]
-        return sum(buffer.nbytes for buffer in (*slots, *self._resident.values()))
+        """Return what slots, resident groups and the room beside them take on the device."""
+        buffers = (*(slot.buffer for slot in self._slots), *self._resident.values(), self._factors, self._scratch)
+        return sum(buffer.nbytes for buffer in buffers)
 
     def patch(self, patches: Patches) -> None:
         """Add these patches, and no others, to every group that runs from now on; they stay on the host.
 
         Raises torch.OutOfMemoryError, and is to be called again then.
         """
-        touched = {i for i in self._resident if self._touches(i, self._patches) or self._touches(i, patches)}
-        self._stale |= touched
+        self._stale |= {i for i in self._resident if self._touches(i, self._patches) or self._touches(i, patches)}
         self._patches = patches
         for slot in self._slots:
             slot.held = None
-            slot.factors = self._nothing.view(torch.uint8)
+        self._factors = self._nothing.view(torch.uint8)
         self._make_room()
 
     def step(self) -> Generator[nn.Module, None, None]:
         """Give each group's module, ready to run until the next is asked for. May be closed at any of them."""
-        self._refresh()
-        at = 0  # in the order of streamed groups
         for i, group in enumerate(self._groups):
-            self._prefetch(at)
-            if i in self._resident:
+            self._prefetch(i)
+            if i not in self._passing:
+                if i in self._arriving:
+                    self._accelerator.wait(self._arriving.pop(i))
                 yield group.module
                 continue
             slot = next(slot for slot in self._slots if slot.held == i)
@@ -181,45 +160,56 @@ class BlockStream:
             finally:
                 slot.free = self._accelerator.mark()
                 self._unbind(i)
-            at += 1
-        self._prefetch(at)
+        self._prefetch(len(self._groups))
 
-    def _refresh(self) -> None:
-        if not self._stale:
+    def _prefetch(self, i: int) -> None:
+        """Have the groups loaded that run next, from group `i` on: streamed ones, and resident ones that are stale."""
+        if not self._slots and not self._stale:
             return
-        factors = self._buffer(self._factor_bytes(self._stale), torch.uint8)
-        while self._stale:
-            i = next(iter(self._stale))
-            fill = partial(self._fill, self._resident[i], factors, i, self._patches)
-            self._accelerator.wait(self._accelerator.submit(fill, self._accelerator.mark()))
-            self._stale.discard(i)
-
-    def _prefetch(self, at: int) -> None:
-        """Have the groups loaded that run next, from the streamed one at `at` on, where a slot is free for them."""
-        wanted = self._order[at : at + len(self._slots)]
-        if self._cyclic:
-            wanted += self._order[: len(self._slots) - len(wanted)]
-        held = {slot.held for slot in self._slots}
+        coming = chain(range(i, len(self._groups)), range(i) if self._cyclic else ())
+        wanted = list(islice((j for j in coming if j in self._passing or j in self._stale), self._most_slots))
+        held = {slot.held for slot in self._slots if slot.held in self._passing}  # what came to stay left its slot
         free = [slot for slot in self._slots if slot.held not in wanted]
-        for i in (i for i in wanted if i not in held):
-            slot = free.pop()
-            slot.held = None  # if loading fails, it holds nothing
-            fill = partial(self._fill, slot.buffer, slot.factors, i, self._patches)
-            slot.ready = self._accelerator.submit(fill, slot.free)
-            slot.held = i
+        for j in (j for j in wanted if j not in held):
+            if j in self._passing:
+                slot = free.pop()
+                slot.held = None  # if loading fails, it holds nothing
+                slot.ready = self._load(slot.buffer, j, slot.free)
+                slot.held = j
+            else:
+                self._arriving[j] = self._load(self._resident[j], j, self._since)
+            self._stale.discard(j)
+
+    def _load(self, buffer: Tensor, i: int, after: Mark) -> Mark:
+        """Queue what makes a group ready in `buffer`, once its bytes and the room beside them are free."""
+        group = self._groups[i]
+        held = self._resident.get(i) if i in self._passing else None
+        if held is not None and i not in self._stale:
+            return self._accelerator.submit(partial(self._show, buffer, held, group), after)
+        arrive = partial(self._arrive, i, self._patches, self._factors)
+        return self._accelerator.submit(partial(self._place, buffer, arrive, group, self._scratch, held), after)
 
     @torch.no_grad()
-    def _fill(self, buffer: Tensor, factors: Tensor, i: int, patches: Patches) -> None:
-        layout = self._groups[i].layout
-        for run in layout.runs:
-            span = self._host.span(run.file, run.start, run.stop, run.dtype)
-            self._host.upload(buffer[run.offset : run.offset + run.numel], span)
-        for name, added in self._arrived(i, factors, patches).items():
-            offset, shape = layout.places[name]
-            weight = buffer[offset : offset + shape.numel()].view(shape)
-            set_patched(weight, self._pristine(name, weight), added)
+    def _place(self, buffer: Tensor, arrive: Load, group: Group, scratch: Tensor, held: Tensor | None) -> None:
+        self._form.place(arrive, group, buffer, scratch, held)
 
-    def _arrived(self, i: int, factors: Tensor, patches: Patches) -> Patches:
+    @torch.no_grad()
+    def _show(self, buffer: Tensor, held: Tensor, group: Group) -> None:
+        self._form.show(held, group, buffer)
+
+    def _arrive(self, i: int, patches: Patches, factors: Tensor, buffer: Tensor) -> None:
+        """Copy a group's weights into the bytes (n,), and add its patches."""
+        group = self._groups[i]
+        numbers = buffer.view(group.dtype)
+        for run in group.layout.runs:
+            span = self._host.span(run.file, run.start, run.stop, run.dtype)
+            self._host.upload(numbers[run.offset : run.offset + run.numel], span)
+        added = self._patches_there(i, patches, factors)
+        for name, weight in group.arrived(buffer).items() if added else ():
+            if name in added:
+                set_patched(weight, self._pristine(name, weight), added[name])
+
+    def _patches_there(self, i: int, patches: Patches, factors: Tensor) -> Patches:
         """Return the group's patches on the device, in the bytes of `factors`."""
         shelf = Shelf(factors)
         return {
@@ -228,14 +218,10 @@ class BlockStream:
             if name in patches
         }
 
-    def _factor_bytes(self, groups: Iterable[int]) -> int:
-        """Return the bytes in which the patches of any of these groups have room."""
-
-        def bytes_of(i: int) -> int:
-            patches = [patch for name in self._groups[i].layout.places for patch in self._patches.get(name, ())]
-            return sum(aligned(patch.up) + aligned(patch.down) for patch in patches)
-
-        return max(map(bytes_of, groups), default=0)
+    def _factor_bytes(self, i: int) -> int:
+        """Return the bytes in which a group's patches have room."""
+        patches = [patch for name in self._groups[i].layout.places for patch in self._patches.get(name, ())]
+        return sum(aligned(patch.up) + aligned(patch.down) for patch in patches)
 
     def _pristine(self, name: str, weight: Tensor) -> Tensor:
         """Return the weight itself, or a copy in the dtype of the file where that is another: it is rounded only once."""
@@ -246,18 +232,19 @@ class BlockStream:
         self._host.upload(stored.flatten(), self._host.span(entry.file, entry.start, entry.stop, entry.dtype))
         return stored
 
-    def _buffer(self, numel: int, dtype: torch.dtype | None = None) -> Tensor:
+    def _buffer(self, num_bytes: int) -> Tensor:
         with torch.inference_mode(False):  # a run in inference mode may make it, another thread may fill it
-            buffer = torch.empty(numel, device=self._accelerator.device, dtype=dtype or self._nothing.dtype)
+            buffer = torch.empty(num_bytes, device=self._accelerator.device, dtype=torch.uint8)
         self._accelerator.adopt(buffer)
         return buffer
 
     def _bind(self, i: int, buffer: Tensor) -> None:
-        for name, (offset, shape) in self._groups[i].layout.places.items():
-            self._groups[i].parameters[name].data = buffer[offset : offset + shape.numel()].view(shape)
+        with torch.inference_mode(False):  # compiled code tells tensors apart that were made in it
+            self._form.bind(self._groups[i], buffer)
 
     def _unbind(self, i: int) -> None:
-        for parameter in self._groups[i].parameters.values():
+        group = self._groups[i]
+        for parameter in chain(group.parameters.values(), group.scales.values()):
             parameter.data = self._nothing
 
     def _touches(self, i: int, patches: Patches) -> bool:

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLModel
 
 from realchar.engine.accelerator import Accelerator, accelerator_of
+from realchar.engine.groups import load_remaining, take_over
 from realchar.engine.residency import HostWeights
-from realchar.engine.stream import BlockStream, load_remaining, take_over
+from realchar.engine.stream import BlockStream
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
 

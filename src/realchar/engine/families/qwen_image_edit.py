@@ -31,7 +31,7 @@ from realchar.engine.tiling import Tile
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
 from realchar.headers import check_headers
-from realchar.settings import Offload
+from realchar.settings import AS_IT_IS, Offload, Speed
 
 TEMPLATE = (
     "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
@@ -86,6 +86,7 @@ class QwenImageEdit:
         dtype: torch.dtype,
         offload: Offload = Offload.RESIDENT,
         resident_blocks: int = 0,
+        speed: Speed = AS_IT_IS,
     ) -> QwenImageEdit:
         """Read a diffusers folder; never asks the network. Raises ModelError when it can't be read.
 
@@ -95,7 +96,7 @@ class QwenImageEdit:
         check_headers(folder)
         _quiet_libraries()
         try:
-            transformer, blocks = _transformer(folder / "transformer", device, dtype, offload, resident_blocks)
+            transformer, blocks = _transformer(folder / "transformer", device, dtype, offload, resident_blocks, speed)
             vae = AutoencoderKLQwenImage.from_pretrained(folder / "vae", torch_dtype=dtype, local_files_only=True)
             text_encoder = TextEncoder.load(folder / "text_encoder", device, dtype, streamed=offload is Offload.STREAM)
             tokenizer = Qwen2Tokenizer.from_pretrained(folder / "tokenizer", local_files_only=True)
@@ -199,12 +200,12 @@ def _quiet_libraries() -> None:
 
 
 def _transformer(
-    folder: Path, device: torch.device, dtype: torch.dtype, offload: Offload, resident_blocks: int
+    folder: Path, device: torch.device, dtype: torch.dtype, offload: Offload, resident_blocks: int, speed: Speed
 ) -> tuple[QwenImageTransformer2DModel, Blocks]:
     if offload is Offload.STREAM:
-        return stream_transformer(folder, device, dtype, resident=resident_blocks)
+        return stream_transformer(folder, device, dtype, resident=resident_blocks, speed=speed)
     transformer = QwenImageTransformer2DModel.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
-    return transformer, ResidentBlocks(transformer, WeightSource(folder))
+    return transformer, ResidentBlocks(transformer, WeightSource(folder), compiled=speed.compiled)
 
 
 def pack(latents: Tensor) -> Tensor:
