@@ -51,6 +51,7 @@ def test_compiled_blocks_compute_the_same_with_one_code_for_all(tmp_path: Path, 
     model = stream_transformer(FOLDER, device, dtype, resident=3, speed=Speed(precision, compiled=True))
     eager = stream_transformer(FOLDER, device, dtype, resident=3, speed=Speed(precision))
     path = write_lora(tmp_path / "x.safetensors", reference[0])
+    graphs: list[int] = []
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for cfg, strength in ((True, 0.0), (False, 0.5), (True, 0.0)):  # prompts of two lengths, then of one
         for each in (model, eager):
@@ -59,17 +60,20 @@ def test_compiled_blocks_compute_the_same_with_one_code_for_all(tmp_path: Path, 
         # One rounding to three bits that falls otherwise is an eighth, and others follow from it.
         bound = 0.3 if precision is Precision.FP8_FAST else 1e-4 if DEVICE == "cpu" else 0.1
         assert (found - expected).norm() / expected.norm() < bound
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 1
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1] == graphs[2], "nothing is compiled anew for a shorter prompt or a LoRA"
+    assert graphs[0] - before == (1 if precision is Precision.BF16 else 1 + len({(3, 1), (1, 1), (1, 3)}))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_resident_weights_can_run_compiled_too() -> None:
-    plain = Engine.load(load_base(DEMO), "cpu").family
-    family = Engine.load(load_base(DEMO), "cpu", Offload.RESIDENT, speed=Speed(compiled=True)).family
+    plain = Engine.load(load_base(DEMO), DEVICE).family
+    family = Engine.load(load_base(DEMO), DEVICE, Offload.RESIDENT, speed=Speed(compiled=True)).family
     expected = denoise(plain.transformer, plain.blocks)  # type: ignore[attr-defined]
     found = denoise(family.transformer, family.blocks)  # type: ignore[attr-defined]
-    assert family.blocks.compiled and torch.allclose(found, expected, atol=1e-3)
+    assert family.blocks.compiled
+    assert (found - expected).norm() / expected.norm() < (1e-4 if DEVICE == "cpu" else 0.1)
 
 
 def test_a_machine_that_cannot_compile_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from realchar.engine.accelerator import Accelerator, accelerator_of
 from realchar.engine.compiled import compile_blocks
-from realchar.engine.forms import FORMS
+from realchar.engine.forms import form_of
 from realchar.engine.groups import load_remaining, take_over
 from realchar.engine.merge import Patches, set_patched
 from realchar.engine.modulation import FromTable, ModulationTables, concerns_modulation
@@ -135,7 +135,7 @@ class StreamedBlocks:
         transformer.pos_embed = type(rope)(theta=rope.theta, axes_dim=rope.axes_dim, scale_rope=rope.scale_rope)
         load_remaining(transformer, host, dtype)
         self._weights = ResidentWeights(transformer, host.source)
-        self._stream = BlockStream(groups, host, dtype, resident=resident, slots=slots, form=FORMS[speed.precision]())
+        self._stream = BlockStream(groups, host, dtype, resident=resident, slots=slots, form=form_of(speed))
         self._tables = ModulationTables(
             transformer, dtype, lambda: BlockStream(modulations, host, dtype, slots=slots, cyclic=False)
         )

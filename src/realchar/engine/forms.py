@@ -11,9 +11,9 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from realchar.engine.fp8 import Fp8Linear, dequantise, quantise
+from realchar.engine.fp8 import Fp8Linear, Kernels
 from realchar.engine.groups import Group
-from realchar.settings import Precision
+from realchar.settings import Precision, Speed
 
 Load = Callable[[Tensor], None]  # has a group's weights arrive in bytes
 
@@ -21,7 +21,6 @@ Load = Callable[[Tensor], None]  # has a group's weights arrive in bytes
 class Form(Protocol):
     """What a stream asks of it."""
 
-    precision: Precision
     unpacks: bool  # what is resident passes through a slot to run
 
     def adopt(self, group: Group) -> None:
@@ -49,7 +48,6 @@ class Form(Protocol):
 class AsArrived:
     """A group runs where it lies, in the numbers in which it arrived."""
 
-    precision = Precision.BF16
     unpacks = False
 
     def adopt(self, group: Group) -> None: ...
@@ -74,8 +72,10 @@ class AsArrived:
 class HeldAsFp8(AsArrived):
     """Resident groups are codes, half of their bytes; to run, every group is turned back in a slot."""
 
-    precision = Precision.FP8
     unpacks = True
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
 
     def resident(self, group: Group) -> int:
         return group.packing.num_bytes
@@ -86,7 +86,7 @@ class HeldAsFp8(AsArrived):
     def place(self, load: Load, group: Group, buffer: Tensor, scratch: Tensor, held: Tensor | None) -> None:
         load(buffer)
         packed = scratch if held is None else held
-        _pack(group, buffer, packed)
+        _pack(self._kernels, group, buffer, packed)
         self.show(packed, group, buffer)
 
     def show(self, held: Tensor, group: Group, buffer: Tensor) -> None:
@@ -95,14 +95,16 @@ class HeldAsFp8(AsArrived):
             if place.scales is None:
                 weight.copy_(place.of(held))
             else:
-                dequantise(place.of(held), place.scales_of(held), weight)
+                self._kernels.dequantise(place.of(held), place.scales_of(held), weight)
 
 
 class RunsAsFp8:
     """Groups are codes wherever they are, and their linear layers multiply in codes."""
 
-    precision = Precision.FP8_FAST
     unpacks = False
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
 
     def adopt(self, group: Group) -> None:
         names = {id(parameter): name for name, parameter in group.module.named_parameters()}
@@ -127,7 +129,7 @@ class RunsAsFp8:
 
     def place(self, load: Load, group: Group, buffer: Tensor, scratch: Tensor, held: Tensor | None) -> None:  # noqa: ARG002
         load(scratch)
-        _pack(group, scratch, buffer)
+        _pack(self._kernels, group, scratch, buffer)
 
     def show(self, held: Tensor, group: Group, buffer: Tensor) -> None: ...
     def bind(self, group: Group, buffer: Tensor) -> None:
@@ -137,14 +139,19 @@ class RunsAsFp8:
                 group.scales[name].data = place.scales_of(buffer)
 
 
-def _pack(group: Group, arrived: Tensor, packed: Tensor) -> None:
+def _pack(kernels: Kernels, group: Group, arrived: Tensor, packed: Tensor) -> None:
     """Write the weights in `arrived`, which is overwritten, as codes."""
     for name, weight in group.arrived(arrived).items():
         place = group.packing.places[name]
         if place.scales is None:
             place.of(packed).copy_(weight)
         else:
-            quantise(weight, place.of(packed), place.scales_of(packed))
+            kernels.quantise(weight, place.of(packed), place.scales_of(packed))
 
 
-FORMS: dict[Precision, Callable[[], Form]] = {form.precision: form for form in (AsArrived, HeldAsFp8, RunsAsFp8)}
+def form_of(speed: Speed) -> Form:
+    """Return the form for a precision, its own arithmetic compiled where the blocks are."""
+    if speed.precision is Precision.BF16:
+        return AsArrived()
+    kernels = Kernels(compiled=speed.compiled)
+    return HeldAsFp8(kernels) if speed.precision is Precision.FP8 else RunsAsFp8(kernels)

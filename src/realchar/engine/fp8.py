@@ -32,6 +32,28 @@ def dequantise(codes: Tensor, scales: Tensor, weight: Tensor) -> None:
     weight.copy_(codes).mul_(scales[:, None])
 
 
+def codes_of(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return codes (out, in) and scales (out,) float32 of a weight, which is not overwritten: one pass where compiled."""
+    scales = (weight.abs().amax(dim=1).float() / LARGEST).clamp(min=TINY)
+    return (weight / scales[:, None]).to(CODES), scales
+
+
+class Kernels:
+    """`quantise` and `dequantise`, as a few passes over memory each, or compiled as one or two."""
+
+    def __init__(self, *, compiled: bool = False) -> None:
+        self._codes_of = torch.compile(codes_of, dynamic=False) if compiled else None
+        self.dequantise = torch.compile(dequantise, dynamic=False) if compiled else dequantise
+
+    def quantise(self, weight: Tensor, codes: Tensor, scales: Tensor) -> None:
+        """As the function, up to rounding."""
+        if self._codes_of is None:
+            quantise(weight, codes, scales)
+            return
+        for target, value in zip((codes, scales), self._codes_of(weight), strict=True):
+            target.copy_(value)
+
+
 class Fp8Linear(nn.Linear):
     """In place of a linear layer, under the same names: `weight` (out, in) are codes, `scale` (out,) theirs.
 
