@@ -31,6 +31,11 @@ def compute_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
+def label(device: torch.device) -> str:
+    """Return how the log calls a device that weights move to."""
+    return "GPU" if device.type == "cuda" else device.type.upper()
+
+
 def free_bytes(device: torch.device, room: int | None = None) -> int:
     """Return how much memory a run can take on `device` now; what torch keeps cached counts as free.
 

@@ -6,6 +6,7 @@ Some blocks may stay resident; they lie evenly between the streamed ones, so tha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from realchar.engine.accelerator import Mark
+from realchar.engine.devices import label
 from realchar.engine.layout import Layout, Shelf, aligned, lay_out
 from realchar.engine.merge import Patches, set_patched
 from realchar.engine.residency import HostWeights
 from realchar.engine.weights import WeightSource
+
+log = logging.getLogger("realchar.engine")
 
 
 def load_remaining(
@@ -83,16 +87,18 @@ class BlockStream:
         resident: int = 0,
         slots: int = 2,
         cyclic: bool = True,
+        what: str = "group",
     ) -> None:
         """Allocate resident groups and slots; nothing is loaded before the first step.
 
         resident: number of groups that stay on the device; slots: number of streamed ones that are there at a time;
-        cyclic: a next step follows; without it nothing is loaded beyond the last group.
+        cyclic: a next step follows; without it nothing is loaded beyond the last group; what: a group's name in the log.
         """
         self._groups = groups
         self._host = host
         self._accelerator = host.accelerator
         self._cyclic = cyclic
+        self._what = what
         self._most_slots = slots
         self._nothing = torch.empty(0, device=self._accelerator.device, dtype=dtype)
         self._slots: list[_Slot] = []
@@ -210,6 +216,7 @@ class BlockStream:
 
     @torch.no_grad()
     def _fill(self, buffer: Tensor, factors: Tensor, i: int, patches: Patches) -> None:
+        log.debug("%s %d/%d -> %s", self._what, i + 1, len(self._groups), label(self._accelerator.device))
         layout = self._groups[i].layout
         for run in layout.runs:
             span = self._host.span(run.file, run.start, run.stop, run.dtype)
