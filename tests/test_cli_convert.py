@@ -205,5 +205,8 @@ def test_options_win_over_the_environment(
     settings = load_settings(build_parser().parse_args(["convert", "a.png", "-o", "b.png", *options]))
     assert (settings.offload, settings.resident_blocks) == expected
     monkeypatch.setenv("REALCHAR_OFFLOAD", "Stream")
-    with pytest.raises(InvalidInput, match=r"REALCHAR_OFFLOAD is 'Stream', but 'resident' or 'stream' is needed"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"REALCHAR_OFFLOAD is 'Stream', but 'auto' or 'resident' or 'stream' or 'model' or 'sequential' is needed",
+    ):
         load_settings(build_parser().parse_args(["convert", "a.png", "-o", "b.png"]))

@@ -19,6 +19,8 @@ from realchar.requests import check_blocks
 from realchar.settings import Offload, Settings
 from tests.tiny import DEMO, copy_base
 
+WITHOUT_A_CARD = (Offload.RESIDENT, Offload.STREAM)
+
 CPU_TORCH = Report({"version": "2", "cuda": None, "usable": False}, "")
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut off": (lambda file: file.write_bytes(file.read_bytes()[:-5000]), "is cut off"),
@@ -46,7 +48,7 @@ def test_a_damaged_file_is_one_sentence_for_engine_and_doctor(tmp_path: Path, co
     harm, what = DAMAGES[damage]
     (base / component / "other.json").write_text("{}")  # else the folder is empty, and that is told already
     harm(weights_of(base, component))
-    for offload in Offload:
+    for offload in WITHOUT_A_CARD:
         with pytest.raises(ModelError, match=f"{component}: .*{what}.*copy the folder again") as caught:
             Engine.load(load_base(base), "cpu", offload)
         settings = Settings.load({}, base=str(base), offload=offload)
@@ -65,7 +67,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
         check_headers(base)
 
 
-@pytest.mark.parametrize("offload", [*Offload])
+@pytest.mark.parametrize("offload", WITHOUT_A_CARD)
 def test_a_text_encoder_that_lacks_a_weight_is_not_filled_with_random_numbers(tmp_path: Path, offload: Offload) -> None:
     base = copy_base(tmp_path / "base")
     file = weights_of(base, "text_encoder")
@@ -88,10 +90,13 @@ def test_libraries_are_silent_about_what_we_tell(tmp_path: Path, capfd: pytest.C
     assert not capfd.readouterr().err
 
 
-def test_more_blocks_than_the_base_has_are_refused_before_anything_is_loaded() -> None:
+def test_what_a_base_or_machine_can_not_do_is_refused_before_anything_is_loaded() -> None:
     base = load_base(DEMO)
     check_blocks(Settings.load({}, offload=Offload.STREAM, resident_blocks=8), base)
-    check_blocks(Settings.load({}, resident_blocks=99), base)  # without streaming it has no effect
+    check_blocks(Settings.load({}, device="cpu", resident_blocks=99), base)  # without streaming it has no effect
+    for mode in (Offload.MODEL, Offload.SEQUENTIAL):
+        with pytest.raises(InvalidInput, match=f"Offload mode '{mode}' moves weights to a graphics card"):
+            check_blocks(Settings.load({}, device="cpu", offload=mode), base)
     with pytest.raises(InvalidInput, match=r"99 resident blocks.*choose 0 to 8"):
         check_blocks(Settings.load({}, offload=Offload.STREAM, resident_blocks=99), base)
     with pytest.raises(InvalidInput, match=r"-5 resident blocks.*0 or more, or -1"):

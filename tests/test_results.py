@@ -24,7 +24,7 @@ from realchar.results import (
     stamped,
     version_label,
 )
-from realchar.schema import EditRequest, LoraRef
+from realchar.schema import MACHINE_CHOICES, EditRequest, LoraRef
 from realchar.watermark import stamp, stamp_text
 
 REQUEST = EditRequest(
@@ -168,4 +168,16 @@ def test_stamped_uses_the_block(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_looked_at_when_a_result_is_read() -> None:
-    assert list(results._KINDS) == [field.name for field in dataclasses.fields(EditRequest)]
+    fields = [field.name for field in dataclasses.fields(EditRequest)]
+    assert [*results._KINDS, *MACHINE_CHOICES] == fields
+
+
+def test_a_result_asks_no_machine_for_what_another_one_chose(tmp_path: Path) -> None:
+    request = EditRequest("p", offload="model", vram=6.5, strategy="batch", steps=3)
+    params = results.parameters(request, (32, 32), {"plan": {"mode": "model", "budget_gb": 6.5}})
+    assert not set(MACHINE_CHOICES) & set(params["request"]) and params["plan"]["budget_gb"] == 6.5
+    file = tmp_path / "x.png"
+    results.save(Image.new("RGB", (32, 32)), file, params)
+    assert results.read_request(file) == EditRequest("p", steps=3)
+    results.save(Image.new("RGB", (32, 32)), file, params | {"request": request.to_json()})  # as no version wrote it
+    assert results.read_request(file) == EditRequest("p", steps=3)

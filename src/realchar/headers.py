@@ -15,6 +15,7 @@ from realchar.errors import ModelError
 
 MODELS = ("transformer", "text_encoder", "vae")
 LENGTH_BYTES = 8  # of a safetensors header's length, at the beginning of the file
+FAULTS = (OSError, ValueError, KeyError, AttributeError, TypeError)  # of headers and indices that are none
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 
 
@@ -45,6 +46,29 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
     return header, LENGTH_BYTES + length
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a base's weights as stored: of each component, and of the largest single tensor."""
+
+    components: dict[str, int]
+    largest: int
+
+
+@lru_cache(maxsize=4)
+def read_sizes(base: Path) -> Sizes:
+    """Read the sizes of a base's weights from their headers. Raises ModelError."""
+    components = dict.fromkeys(MODELS, 0)
+    largest = 0
+    try:
+        for component, _, row in _tensors(base):
+            begin, end = row["data_offsets"]
+            components[component] += int(end) - int(begin)
+            largest = max(largest, int(end) - int(begin))
+    except FAULTS as error:
+        raise _unreadable(base, error) from error
+    return Sizes(components, largest)
+
+
 @lru_cache(maxsize=4)
 def read_parts(base: Path) -> Parts:
     """Read what moves together in a base from the headers of its weights. Raises ModelError."""
@@ -64,14 +88,18 @@ def read_parts(base: Path) -> Parts:
                 layers[of_layer[1]] = layers.get(of_layer[1], 0) + numel
             elif not name.endswith(("embed_tokens.weight", "lm_head.weight")):
                 rest += numel
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ModelError(
-            "base_damaged",
-            f"The weights of base {str(base)!r} can't be read ({error}); copy the folder again.",
-            path=str(base),
-        ) from error
+    except FAULTS as error:
+        raise _unreadable(base, error) from error
     block, modulation, text_layer = (max(kind.values(), default=0) for kind in (blocks, modulations, layers))
     return Parts(len(blocks), block, modulation, text_layer, rest)
+
+
+def _unreadable(base: Path, error: Exception) -> ModelError:
+    return ModelError(
+        "base_damaged",
+        f"The weights of base {str(base)!r} can't be read ({error}); copy the folder again.",
+        path=str(base),
+    )
 
 
 def _tensors(base: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:

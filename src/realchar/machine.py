@@ -76,6 +76,11 @@ def read_memory(device: str = "auto") -> MemoryReading:
     return read_ram()
 
 
+def has_card(device: str = "auto") -> bool:
+    """Tell whether `device` means a graphics card that is there, without asking torch."""
+    return read_memory(device).kind == "gpu"
+
+
 def read_ram() -> MemoryReading:
     """Read the RAM of the machine, or of the container where its limit is lower."""
     import psutil

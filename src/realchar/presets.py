@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from realchar.errors import InvalidInput
 from realchar.schema import SizePolicy
+from realchar.settings import Strategy
 
 PROMPTS = {
     "base": "Transform the image into a realistic photograph.",
@@ -34,6 +35,7 @@ class Preset:
     steps: int
     size: SizePolicy = "safe"
     small: bool = False
+    strategy: Strategy = Strategy.AUTO
 
 
 PRESETS = {
@@ -41,8 +43,8 @@ PRESETS = {
     for preset in (
         Preset("draft", "Quick draft", "See the direction in a third of the time", cfg=5.0, steps=12, small=True),
         Preset("daily", "Daily", "Good for most pictures", cfg=7.0, steps=20),
-        Preset("portrait", "Portrait", "Faces and skin first", cfg=9.0, steps=25),
-        Preset("batch", "Batch", "Many pictures, even look", cfg=6.0, steps=15),
+        Preset("portrait", "Portrait", "Faces and skin first", cfg=9.0, steps=25, strategy=Strategy.QUALITY),
+        Preset("batch", "Batch", "Many pictures, even look", cfg=6.0, steps=15, strategy=Strategy.BATCH),
         Preset("official", "Official", "The model makers' setting", cfg=4.0, steps=40, size="native"),
     )
 }

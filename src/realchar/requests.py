@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from realchar.catalog import BaseInfo, get_weights
 from realchar.errors import InvalidInput, too_many_blocks
 from realchar.headers import read_parts
 from realchar.images import PrepareOptions
+from realchar.machine import has_card
 from realchar.presets import MAX_CFG, MAX_STEPS, get_preset
 from realchar.schema import EditRequest, SizePolicy
-from realchar.settings import Offload, Settings
+from realchar.settings import MOST_VRAM, Offload, Settings, Strategy
 
 MAX_SEED = 2**32 - 1
 RANDOM_SEED = -1
@@ -32,12 +34,35 @@ def prepare_options(
 
 
 def check_blocks(settings: Settings, base: BaseInfo) -> None:
-    """Raise InvalidInput where more blocks are to stay on the device than the base has; ModelError for its weights."""
-    if settings.offload is not Offload.STREAM or settings.kept_blocks is None:
+    """Raise InvalidInput where the offload mode is not for this machine, or more blocks are to stay on the device than
+    the base has; ModelError for its weights.
+    """
+    mode = settings.offload.resolved(on_gpu=has_card(settings.device))
+    if mode is not Offload.STREAM or settings.kept_blocks is None:
         return
     number = read_parts(base.path).blocks
     if settings.kept_blocks > number:
         raise too_many_blocks(settings.kept_blocks, number)
+
+
+def with_choices(settings: Settings, request: EditRequest) -> Settings:
+    """Return the settings for one job: the request's own choices where it has any, never beyond the app's budget."""
+    budgets = [budget for budget in (settings.vram, request.vram) if budget]
+    return replace(
+        settings,
+        offload=Offload(request.offload or settings.offload),
+        vram=min(budgets, default=0.0),
+        strategy=Strategy(request.strategy or settings.strategy),
+    )
+
+
+def check_choices(request: EditRequest, settings: Settings, *, on_gpu: bool) -> None:
+    """Raise InvalidInput for a choice that the app, as it is set, or this machine can't follow."""
+    if request.vram is not None and 0 < settings.vram < request.vram:
+        message = f"A budget of {request.vram:g} GB is more than the app's own; choose {settings.vram:g} or less."
+        raise InvalidInput("vram", message, value=request.vram, most=settings.vram)
+    if request.offload is not None:
+        Offload(request.offload).resolved(on_gpu=on_gpu)
 
 
 def checked(request: EditRequest, weights: Path) -> EditRequest:
@@ -65,6 +90,11 @@ def check_values(request: EditRequest) -> None:
         raise InvalidInput("size", f"Size is {request.size!r}, but 'safe' or 'native' is possible.", value=request.size)
     if request.preset != "custom":
         get_preset(request.preset)
+    _check_choice("offload", "Offload mode", request.offload, [*Offload])
+    _check_choice("strategy", "Strategy", request.strategy, [*Strategy])
+    if request.vram is not None and not 0 < request.vram < MOST_VRAM:
+        message = f"A budget of {request.vram:g} GB is not possible; give what the card may use, such as 8, or none."
+        raise InvalidInput("vram", message, value=str(request.vram))
     for name, text in (("prompt", request.prompt), ("negative_prompt", request.negative_prompt)):
         check_text(name, text)
         if len(text) > MAX_PROMPT:
@@ -87,6 +117,12 @@ def _check_range(name: str, value: float, low: float, high: float, more: str = "
     if not low <= value <= high:  # not a number is in no range
         message = f"{_LABELS[name]} is {value}, but {low:g} to {high:.10g}{more} is possible."
         raise InvalidInput(name, message, value=str(value))
+
+
+def _check_choice(name: str, label: str, value: str | None, possible: Sequence[str]) -> None:
+    if value is not None and value not in possible:
+        one_of = f"{', '.join(possible[:-1])} or {possible[-1]}"
+        raise InvalidInput(name, f"{label} is {value!r}, but {one_of} is possible.", value=value)
 
 
 def check_text(name: str, text: str) -> None:

@@ -20,7 +20,7 @@ from PIL import ExifTags, Image, PngImagePlugin, UnidentifiedImageError
 
 from realchar import __version__
 from realchar.errors import InvalidInput, storage_error
-from realchar.schema import EditRequest
+from realchar.schema import MACHINE_CHOICES, EditRequest
 from realchar.watermark import stamp, stamp_text
 
 CHUNK = "realcharacters"
@@ -30,8 +30,17 @@ _UNICODE = b"UNICODE\0"
 
 
 def parameters(request: EditRequest, size: tuple[int, int], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON block: the request, the size in pixels, and `facts` (base, LoRA hashes, plan, source …)."""
-    return {"app": "RealCharacters", "version": __version__, "request": request.to_json(), "size": list(size), **facts}
+    """Return the JSON block: the request, the size in pixels, and `facts` (base, LoRA hashes, plan, source …).
+
+    Choices for this machine are left out of the request: the plan tells them as facts, and no file asks for them again.
+    """
+    asked = _elsewhere(request.to_json())
+    return {"app": "RealCharacters", "version": __version__, "request": asked, "size": list(size), **facts}
+
+
+def _elsewhere(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a request as it means the same on any machine."""
+    return {key: value for key, value in request.items() if key not in MACHINE_CHOICES}
 
 
 def parameters_text(params: dict[str, Any]) -> str:
@@ -200,7 +209,7 @@ def read_request(file: Path) -> EditRequest | None:
     if params is None:
         return None
     try:
-        request = EditRequest.from_json(params["request"])
+        request = EditRequest.from_json(_elsewhere(params["request"]))
         values = vars(request)
         return request if all(isinstance(values[name], kind) for name, kind in _KINDS.items()) else None
     except (TypeError, KeyError, AttributeError):

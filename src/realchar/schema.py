@@ -13,6 +13,9 @@ SizePolicy = Literal["safe", "native"]
 StageName = Literal["load", "preprocess", "encode_text", "encode_image", "plan", "denoise", "decode", "finish"]
 
 
+MACHINE_CHOICES = ("offload", "vram", "strategy")  # of a request: how a machine is used, never what comes out
+
+
 @dataclass(frozen=True)
 class LoraRef:
     """One LoRA version by its listing name, with its strength."""
@@ -23,7 +26,10 @@ class LoraRef:
 
 @dataclass(frozen=True)
 class EditRequest:
-    """Everything that decides what the picture will look like; the same request and seed give the same picture."""
+    """Everything that decides what the picture will look like; the same request and seed give the same picture.
+
+    offload, vram (GB) and strategy say how this machine is used and never change the picture; None: as the app is set.
+    """
 
     prompt: str
     negative_prompt: str = " "
@@ -36,6 +42,9 @@ class EditRequest:
     loras: tuple[LoraRef, ...] = ()
     preset: str = "custom"
     stamp: bool = True
+    offload: str | None = None
+    vram: float | None = None
+    strategy: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"loras": [dataclasses.asdict(ref) for ref in self.loras]}

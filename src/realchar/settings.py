@@ -23,10 +23,46 @@ AS_MANY_AS_FIT = -1  # resident blocks
 
 
 class Offload(StrEnum):
-    """Where the transformer's weights are while it runs."""
+    """Where the weights are while they are not used."""
 
+    AUTO = "auto"
     RESIDENT = "resident"
     STREAM = "stream"
+    MODEL = "model"
+    SEQUENTIAL = "sequential"
+
+    @property
+    def needs_card(self) -> bool:
+        """Tell whether there is nothing to move without a graphics card."""
+        return self in (Offload.MODEL, Offload.SEQUENTIAL)
+
+    def resolved(self, *, on_gpu: bool) -> Offload:
+        """Return the mode itself, or what `auto` means on a graphics card or on the CPU. Raises InvalidInput."""
+        if self.needs_card and not on_gpu:
+            raise InvalidInput(
+                "offload",
+                f"Offload mode {self.value!r} moves weights to a graphics card, and none is used here; choose "
+                "auto, stream or resident.",
+                value=self.value,
+            )
+        if self is Offload.AUTO:
+            return Offload.STREAM if on_gpu else Offload.RESIDENT
+        return self
+
+
+class Strategy(StrEnum):
+    """How memory beyond the weights is used."""
+
+    AUTO = "auto"
+    QUALITY = "quality"
+    BATCH = "batch"
+
+
+class Log(StrEnum):
+    """How much the log says."""
+
+    INFO = "info"
+    DEBUG = "debug"
 
 
 class Precision(StrEnum):
@@ -57,7 +93,10 @@ class Settings:
     weights: Path = Path()  # LoRA versions; default <root>/weights
     base: str = ""  # a diffusers folder; default <root>/weights/demo
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
-    offload: Offload = Offload.RESIDENT  # resident: all weights on the device; stream: blocks pass through it
+    offload: Offload = (
+        Offload.AUTO
+    )  # auto, resident, stream, model or sequential; auto: stream on a card, else resident
+    strategy: Strategy = Strategy.AUTO  # auto, quality or batch: what memory beyond the weights is for
     vram: float = 0.0  # budget on the graphics card in GB, for the whole process; 0: what is free
     resident_blocks: int = AS_MANY_AS_FIT  # with stream, blocks that stay on the device; -1: as the budget allows
     precision: Precision = Precision.BF16  # fp8: blocks are held as 8-bit codes; fp8-fast: and multiply as such
@@ -69,6 +108,7 @@ class Settings:
     lease_s: float = 15.0  # a worker that is silent for longer has lost its job
     uploads_hours: float = 72.0  # uploads that no job needs are deleted after this time
     max_queued: int = 50  # waiting jobs of one owner
+    log: Log = Log.INFO  # info, or debug: also what moves to the device
 
     @property
     def database(self) -> Path:

@@ -131,13 +131,15 @@ class StreamedBlocks:
             names = {name: f"{BLOCKS}{i}.{name}" for name, _ in block.named_parameters()}
             groups.append(take_over(block, _those(names, modulation=False), nothing, host.source))
             modulations.append(take_over(block, _those(names, modulation=True), nothing, host.source))
-        rope = transformer.pos_embed  # its frequencies are plain tensors: made anew where the meta device has them
-        transformer.pos_embed = type(rope)(theta=rope.theta, axes_dim=rope.axes_dim, scale_rope=rope.scale_rope)
         load_remaining(transformer, host, dtype)
         self._weights = ResidentWeights(transformer, host.source)
-        self._stream = BlockStream(groups, host, dtype, resident=resident, slots=slots, form=form_of(speed))
+        self._stream = BlockStream(
+            groups, host, dtype, resident=resident, slots=slots, form=form_of(speed), what="block"
+        )
         self._tables = ModulationTables(
-            transformer, dtype, lambda: BlockStream(modulations, host, dtype, slots=slots, cyclic=False)
+            transformer,
+            dtype,
+            lambda: BlockStream(modulations, host, dtype, slots=slots, cyclic=False, what="modulation"),
         )
         if speed.compiled:
             compile_blocks(transformer, host.accelerator.device)
@@ -174,6 +176,16 @@ def _those(names: dict[str, str], *, modulation: bool) -> dict[str, str]:
     return {name: stored for name, stored in names.items() if concerns_modulation(stored) == modulation}
 
 
+def empty_transformer(folder: Path) -> QwenImageTransformer2DModel:
+    """Build a transformer on the meta device by the config in its folder."""
+    config = QwenImageTransformer2DModel.load_config(folder, local_files_only=True)
+    with torch.device("meta"):
+        transformer = QwenImageTransformer2DModel.from_config(config)
+    rope = transformer.pos_embed  # its frequencies are plain tensors: made anew where the meta device has them
+    transformer.pos_embed = type(rope)(theta=rope.theta, axes_dim=rope.axes_dim, scale_rope=rope.scale_rope)
+    return transformer
+
+
 def stream_transformer(
     folder: Path,
     device: torch.device,
@@ -185,9 +197,7 @@ def stream_transformer(
     accelerator: Accelerator | None = None,
 ) -> tuple[QwenImageTransformer2DModel, StreamedBlocks]:
     """Build a transformer from its folder without ever holding its blocks' weights. Raises ModelError, InvalidInput."""
-    config = QwenImageTransformer2DModel.load_config(folder, local_files_only=True)
-    with torch.device("meta"):
-        transformer = QwenImageTransformer2DModel.from_config(config)
+    transformer = empty_transformer(folder)
     host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device))
     blocks = StreamedBlocks(transformer, host, dtype, resident=resident, slots=slots, speed=speed)
     number = len(transformer.transformer_blocks)

@@ -33,6 +33,11 @@ def compute_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
+def label(device: torch.device) -> str:
+    """Return how the log calls a device that weights move to."""
+    return "GPU" if device.type == "cuda" else device.type.upper()
+
+
 def free_bytes(device: torch.device, room: int | None = None) -> int:
     """Return how much memory a run can take on `device` now; what torch keeps cached counts as free.
 
@@ -62,8 +67,11 @@ def release(device: torch.device) -> None:
 
 
 def check_speed(speed: Speed, offload: Offload, device: torch.device) -> None:
-    """Raise InvalidInput where a precision is not possible with this offload mode or on this device."""
+    """Raise InvalidInput where what is asked for speed is not possible with this offload mode or on this device."""
     precision = speed.precision
+    if speed.compiled and offload.needs_card:
+        message = f"Blocks are not compiled in the offload mode {offload}; choose stream, or leave out --compile."
+        raise InvalidInput("compile", message)
     if precision is Precision.BF16:
         return
     if offload is not Offload.STREAM:

@@ -29,10 +29,13 @@ class Adapter:
     factors: dict[str, tuple[Tensor, Tensor, float]]
 
 
-def load_adapter(path: Path, transformer: nn.Module) -> Adapter:
-    """Read and check a whole file before anything is touched. Raises ModelError with what does not fit."""
+def load_adapter(path: Path, transformer: nn.Module, device: torch.device | None = None) -> Adapter:
+    """Read and check a whole file before anything is touched. Raises ModelError with what does not fit.
+
+    device: where a card checks values as fast as they arrive; None: where the transformer is.
+    """
     linears = {name: module for name, module in transformer.named_modules() if isinstance(module, nn.Linear)}
-    device = next(transformer.parameters()).device  # where a card checks values as fast as they arrive
+    device = device or next(transformer.parameters()).device
     try:
         with safe_open(path, framework="pt") as file:
             layout, found = parse(file.keys(), frozenset(linears), path.name)
@@ -89,8 +92,10 @@ class Patchable(Protocol):
 class AdapterSet:
     """What is added to a transformer's weights now. `use` changes it; the weights always equal pristine + sum."""
 
-    def __init__(self, transformer: nn.Module, weights: Patchable) -> None:
+    def __init__(self, transformer: nn.Module, weights: Patchable, device: torch.device | None = None) -> None:
+        """Add to a transformer that runs on `device`; None: where its weights are now."""
         self._transformer = transformer
+        self._device = device
         self._weights = weights
         self._active: tuple[tuple[Path, int, float], ...] | None = ()  # None: not known, a change has failed
 
@@ -100,7 +105,7 @@ class AdapterSet:
         wanted = tuple((path, path.stat().st_mtime_ns, strength) for path, strength in versions)
         if wanted == self._active:
             return
-        adapters = [load_adapter(path, self._transformer) for path, _ in versions]
+        adapters = [load_adapter(path, self._transformer, self._device) for path, _ in versions]
         patches: dict[str, list[Patch]] = {}
         for adapter, origin in zip(adapters, wanted, strict=True):
             for name, (up, down, scale) in adapter.factors.items():

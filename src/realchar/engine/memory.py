@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 
 from realchar.catalog import BaseInfo
 from realchar.engine import tiling
 from realchar.engine.tiling import Tile
-from realchar.headers import Parts, read_parts
+from realchar.headers import Parts, read_parts, read_sizes
 from realchar.presets import MAX_STEPS
 from realchar.settings import Offload, Precision
 
@@ -80,9 +80,15 @@ def least_bytes(
     on_gpu: bool,
     precision: Precision = Precision.BF16,
 ) -> int:
-    """Return the least that the process needs for a picture in an offload mode. Raises ModelError."""
+    """Return the least that the process needs for a picture in an offload mode. Raises ModelError, InvalidInput."""
     footprint = Footprint.of(base, on_gpu=on_gpu)
-    if offload is Offload.RESIDENT:
+    offload = offload.resolved(on_gpu=on_gpu)
+    if offload.needs_card:  # the largest component, or the largest tensor beside the VAE, is there at a time
+        sizes = read_sizes(base.path)
+        whole = max(sizes.components.values())
+        held = whole if offload is Offload.MODEL else sizes.largest + sizes.components["vae"]
+        footprint = replace(footprint, weight_bytes=held)
+    if offload is not Offload.STREAM:
         return estimate_bytes(footprint, width, height)
     return Need.of(read_parts(base.path), footprint, width, height, MAX_STEPS, 0, precision).peak(0)
 

@@ -6,6 +6,7 @@ Closing the generator at any yield ends the run within one transformer block and
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
@@ -36,6 +37,8 @@ from realchar.headers import read_parts
 from realchar.machine import GB, read_memory
 from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
 from realchar.settings import AS_IT_IS, Offload, Settings, Speed
+
+log = logging.getLogger("realchar.engine")
 
 CACHED_PROMPTS = 32
 T = TypeVar("T")
@@ -89,10 +92,12 @@ class Engine:
     ) -> Engine:
         """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
 
-        offload: resident keeps all weights on the device; stream what is no layer, and as many blocks as fit. A budget
-        holds for everything on a card from here on: what asks for more fails.
+        offload: resident keeps all weights on the device; stream: what is no layer, and as many blocks as fit; model
+        and sequential are accelerate's, for a card only; auto: stream on a card, else resident. A budget holds for
+        everything on a card from here on: what asks for more fails.
         """
         target = find_device(device)
+        offload = offload.resolved(on_gpu=target.type == "cuda")
         check_speed(speed, offload, target)
         footprint = Footprint.of(base, on_gpu=target.type == "cuda")
         cap(target, None if budget is None else budget - footprint.process)
@@ -103,6 +108,7 @@ class Engine:
             if offload is Offload.STREAM:
                 needs, remedy = f"memory on {target} for {resident_blocks or 0} resident blocks", "choose fewer of them"
         else:
+            log.info("Base %r on %s, offload mode %s", base.title, target, offload)
             return cls(base, family, resident_blocks, budget)
         release(target)  # outside the `except`, which kept the tensors alive
         raise OutOfMemory(
@@ -122,6 +128,11 @@ class Engine:
     def _room(self) -> int | None:
         """Return the bytes that tensors may take, or None: what is free."""
         return None if self.budget is None else self.budget - self._footprint.process
+
+    @property
+    def mode(self) -> Offload:
+        """Return the offload mode in effect, never `auto`."""
+        return self.family.blocks.mode
 
     @property
     def device_name(self) -> str:
@@ -145,11 +156,13 @@ class Engine:
         except torch.OutOfMemoryError:
             pass
         finally:
+            self.family.rest()
             release(self.family.device)
+        other = "" if self.family.blocks.mode is Offload.STREAM else " or the offload mode stream"
         raise OutOfMemory(
             "oom",
             f"Not enough memory at stage {stage!r} for {picture.width}x{picture.height} on {self.family.device}; close "
-            "other programs, or choose a smaller size.",
+            f"other programs, or choose a smaller size{other}.",
             stage=stage,
         )
 

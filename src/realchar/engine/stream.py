@@ -6,6 +6,7 @@ Some blocks may stay resident; they lie evenly between the streamed ones, so tha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,11 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from realchar.engine.accelerator import Mark
+from realchar.engine.devices import label
 from realchar.engine.forms import AsArrived, Form, Load
 from realchar.engine.groups import Group
 from realchar.engine.layout import Shelf, aligned
 from realchar.engine.merge import Patches, set_patched
 from realchar.engine.residency import HostWeights
+
+log = logging.getLogger("realchar.engine")
 
 
 @dataclass
@@ -49,18 +53,20 @@ class BlockStream:
         slots: int = 2,
         cyclic: bool = True,
         form: Form | None = None,
+        what: str = "group",
     ) -> None:
         """Allocate resident groups and slots; nothing is loaded before the first step.
 
         resident: number of groups that stay on the device; slots: number of streamed ones that are there at a time;
         cyclic: a next step follows; without it nothing is loaded beyond the last group; form: in which groups lie on
-        the device.
+        the device; what: a group's name in the log.
         """
         self._groups = groups
         self._host = host
         self._accelerator = host.accelerator
         self._cyclic = cyclic
         self._form = form or AsArrived()
+        self._what = what
         self._most_slots = slots
         self._nothing = torch.empty(0, device=self._accelerator.device, dtype=dtype)
         self._slots: list[_Slot] = []
@@ -182,6 +188,7 @@ class BlockStream:
 
     def _load(self, buffer: Tensor, i: int, after: Mark) -> Mark:
         """Queue what makes a group ready in `buffer`, once its bytes and the room beside them are free."""
+        log.debug("%s %d/%d -> %s", self._what, i + 1, len(self._groups), label(self._accelerator.device))
         group = self._groups[i]
         held = self._resident.get(i) if i in self._passing else None
         if held is not None and i not in self._stale:

@@ -81,7 +81,9 @@ class StreamedLayers:
             setattr(owner, name, type(rope)(rope.config).to(host.accelerator.device))
 
     def step(self) -> Generator[nn.Module, None, None]:
-        stream = BlockStream(self._groups, self._host, self._dtype, slots=self._slots, cyclic=False)
+        stream = BlockStream(
+            self._groups, self._host, self._dtype, slots=self._slots, cyclic=False, what="text encoder's layer"
+        )
         with closing(stream.step()) as step:
             yield from step
 

@@ -26,6 +26,7 @@ from realchar.engine.blocks import Blocks, ResidentBlocks, stream_transformer
 from realchar.engine.denoise import Branch, ImageShape, lockstep
 from realchar.engine.families.base import Reference
 from realchar.engine.lora import AdapterSet
+from realchar.engine.offload import MovedBlocks, Turns, leaf_transformer, offload_leaves
 from realchar.engine.text_encoder import Prompt, TextEncoder
 from realchar.engine.tiling import Tile
 from realchar.engine.weights import WeightSource
@@ -46,6 +47,7 @@ CONDITION_AREA = 384 * 384  # pixels of the picture that the text encoder looks 
 CONDITION_MULTIPLE = 32
 PATCH = 2  # latents of a token's side
 LATENT = 8  # pixels of a latent's side
+CPU = torch.device("cpu")
 
 
 class QwenImageEdit:
@@ -63,7 +65,9 @@ class QwenImageEdit:
         image_processor: Qwen2VLImageProcessorPil,
         scheduler_config: dict[str, object],
         blocks: Blocks,
+        turns: Turns | None = None,
     ) -> None:
+        """`turns` moves what is not always on the device; None: everything is where the transformer is."""
         self.transformer = transformer.eval().requires_grad_(False)
         self.vae = vae.eval().requires_grad_(False)
         self.text_encoder = text_encoder
@@ -71,8 +75,9 @@ class QwenImageEdit:
         self.image_processor = image_processor
         self.scheduler_config = scheduler_config
         self.blocks = blocks
-        self.adapters = AdapterSet(transformer, blocks)
-        self.device: torch.device = transformer.device
+        self._turns = turns or Turns(transformer.device)
+        self.device: torch.device = self._turns.device
+        self.adapters = AdapterSet(transformer, blocks, self.device)
         self.dtype: torch.dtype = transformer.dtype
         shape = (1, -1, 1, 1, 1)
         self._mean = torch.tensor(vae.config.latents_mean, device=self.device, dtype=self.dtype).view(shape)
@@ -91,14 +96,17 @@ class QwenImageEdit:
         """Read a diffusers folder; never asks the network. Raises ModelError when it can't be read.
 
         With "stream" the text encoder's layers and the transformer's blocks stay in their files, but for
-        `resident_blocks` of these.
+        `resident_blocks` of these; with "model" the components come to the device in turn, with "sequential" layer by
+        layer, the VAE as a whole.
         """
         check_headers(folder)
         _quiet_libraries()
+        turns = Turns(device)
+        home = CPU if offload.needs_card else device
         try:
-            transformer, blocks = _transformer(folder / "transformer", device, dtype, offload, resident_blocks, speed)
+            transformer, blocks = _transformer(folder / "transformer", dtype, offload, resident_blocks, turns, speed)
             vae = AutoencoderKLQwenImage.from_pretrained(folder / "vae", torch_dtype=dtype, local_files_only=True)
-            text_encoder = TextEncoder.load(folder / "text_encoder", device, dtype, streamed=offload is Offload.STREAM)
+            text_encoder = TextEncoder.load(folder / "text_encoder", home, dtype, streamed=offload is Offload.STREAM)
             tokenizer = Qwen2Tokenizer.from_pretrained(folder / "tokenizer", local_files_only=True)
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder / "processor", local_files_only=True)
             config = FlowMatchEulerDiscreteScheduler.load_config(folder / "scheduler", local_files_only=True)
@@ -111,15 +119,17 @@ class QwenImageEdit:
                 f"Base {str(folder)!r} can't be read ({first}); copy the folder again.",
                 path=str(folder),
             ) from error
-        for model in (transformer, vae, text_encoder.model):  # nothing moves of a streamed one
+        for part, model in (("transformer", transformer), ("vae", vae), ("text_encoder", text_encoder.model)):
+            if (part, offload) == ("transformer", Offload.SEQUENTIAL):
+                continue  # its weights are in their files
             if lacking := [name for name, parameter in model.named_parameters() if parameter.is_meta]:
                 raise ModelError(
                     "base_damaged",
                     f"Base {str(folder)!r} lacks {lacking[0]!r}; copy the folder again.",
                     path=str(folder),
                 )
-            model.to(device)
-        return cls(transformer, vae, text_encoder, tokenizer, image_processor, dict(config), blocks)
+            _place(part, model, offload, turns)
+        return cls(transformer, vae, text_encoder, tokenizer, image_processor, dict(config), blocks, turns)
 
     @property
     def num_blocks(self) -> int:
@@ -127,6 +137,7 @@ class QwenImageEdit:
 
     def encode_prompts(self, picture: Image, prompts: Sequence[str]) -> Generator[None, None, list[Tensor]]:
         """Return the embeddings (1, L, joint_attention_dim) of prompts as read beside the picture; yields in between."""
+        self._turns.onload("text_encoder")
         vision = self.image_processor(images=[_condition(picture)], return_tensors="pt")
         grid = vision["image_grid_thw"]
         num_pads = int(grid[0].prod()) // self.image_processor.merge_size**2
@@ -149,6 +160,7 @@ class QwenImageEdit:
 
     def encode_image(self, picture: Image, tile: Tile | None = None) -> Reference:
         """Encode a picture whose sides are multiples of 16 at its own size."""
+        self._turns.onload("vae")
         array = np.asarray(picture, dtype=np.float32) / 255.0
         pixels = torch.from_numpy(array).permute(2, 0, 1)[None] * 2.0 - 1.0
         pixels = pixels.to(self.device, self.dtype)
@@ -179,6 +191,7 @@ class QwenImageEdit:
         return pack(torch.randn(size, generator=generator)).to(self.device, self.dtype)
 
     def velocities(self, branches: list[Branch]) -> Generator[None, None, list[Tensor]]:
+        self._turns.onload("transformer")
         return lockstep(self.transformer, self.blocks, branches)
 
     def unpack(self, tokens: Tensor, shape: ImageShape) -> Tensor:
@@ -187,9 +200,14 @@ class QwenImageEdit:
 
     def decode(self, latents: Tensor, tile: Tile | None = None) -> Tensor:
         """Decode normalised latents (1, C, h, w) to pixels (1, 3, 8 h, 8 w) in -1…1."""
+        self._turns.onload("vae")
         raw = latents.to(self.dtype) * self._std[:, :, 0] + self._mean[:, :, 0]
         with still_vae.planar():
             return still_vae.decode(self.vae, raw, tile).clamp(-1, 1)
+
+    def rest(self) -> None:
+        """Leave on the device only what stays there between runs."""
+        self._turns.offload()
 
 
 def _quiet_libraries() -> None:
@@ -200,12 +218,28 @@ def _quiet_libraries() -> None:
 
 
 def _transformer(
-    folder: Path, device: torch.device, dtype: torch.dtype, offload: Offload, resident_blocks: int, speed: Speed
+    folder: Path, dtype: torch.dtype, offload: Offload, resident_blocks: int, turns: Turns, speed: Speed
 ) -> tuple[QwenImageTransformer2DModel, Blocks]:
     if offload is Offload.STREAM:
-        return stream_transformer(folder, device, dtype, resident=resident_blocks, speed=speed)
+        return stream_transformer(folder, turns.device, dtype, resident=resident_blocks, speed=speed)
+    if offload is Offload.SEQUENTIAL:
+        return leaf_transformer(folder, turns.device, dtype)
     transformer = QwenImageTransformer2DModel.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
-    return transformer, ResidentBlocks(transformer, WeightSource(folder), compiled=speed.compiled)
+    source = WeightSource(folder)
+    if offload is Offload.MODEL:
+        return transformer, MovedBlocks(transformer, source, turns)
+    return transformer, ResidentBlocks(transformer, source, compiled=speed.compiled)
+
+
+def _place(part: str, model: torch.nn.Module, offload: Offload, turns: Turns) -> None:
+    """Put a loaded component where its mode has it; of a streamed one nothing moves."""
+    if offload is Offload.MODEL or (part, offload) == ("vae", Offload.SEQUENTIAL):
+        # Not layer by layer: the VAE's convolutions are run by functions of our own, which such hooks would pass over.
+        turns.add(part, model)
+    elif offload is Offload.SEQUENTIAL:
+        offload_leaves(model, turns.device)
+    else:
+        model.to(turns.device)
 
 
 def pack(latents: Tensor) -> Tensor:
