@@ -182,9 +182,9 @@ def test_a_step_is_done_again_and_none_is_lost(expected: np.ndarray[Any, Any], m
     calls = []
     original = engine.family.velocities
 
-    def fail_once(branches: Any) -> Any:
+    def fail_once(branches: Any, wanted: Any) -> Any:
         calls.append(1)
-        work = original(branches)
+        work = original(branches, wanted)
         if len(calls) == 2:
             next(work)
             raise torch.OutOfMemoryError("CUDA out of memory")

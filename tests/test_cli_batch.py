@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from realchar.cli import batch, main
+from realchar.engine.together import Ask, Together, Work
 from realchar.errors import ModelError, ResultError, storage_error
 from realchar.images.sniff import OPENERS
 from realchar.results import read_params, save
-from realchar.schema import Decoded, EditRequest, Event, Step
+from realchar.schema import Decoded, EditRequest, Step
 
 Box = tuple[int, int, int, int]
 
@@ -28,19 +30,33 @@ Box = tuple[int, int, int, int]
 class Echo:
     """An engine that returns what it got; `fault` is called before each picture, counted from 1."""
 
+    blocks, device = None, torch.device("cpu")
+
     def __init__(self) -> None:
         self.loads = self.runs = 0
+        self.width = self.steps = 1
         self.fault: Callable[[int], None] = lambda run: None
 
     def load(self, base: object, settings: object) -> Echo:
         self.loads += 1
         return self
 
-    def run(self, request: EditRequest, picture: Image.Image, box: Box, loras: list[Path]) -> Iterator[Event]:
+    def work(self, request: EditRequest, picture: Image.Image, box: Box, loras: list[Path]) -> Work[Decoded]:
         self.runs += 1
-        yield Step(1, 1, 0.0, 0.0)
-        self.fault(self.runs)
-        yield Decoded(picture.crop(box), {"base": {"title": "Echo"}})
+        run = self.runs
+        for _ in range(self.steps):
+            yield Step(1, 1, 0.0, 0.0)
+        if self.width > 1:
+            yield Ask([])
+        self.fault(run)
+        return Decoded(picture.crop(box), {"base": {"title": "Echo"}})
+
+    def velocities(self, branches: list[Any], wanted: Any) -> Generator[None, None, list[Any]]:
+        yield
+        return []
+
+    def together(self, more: Any, width: int = 1) -> Together[Any]:
+        return Together(self, more, width)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -108,6 +124,27 @@ def test_a_given_seed_holds_for_all_and_a_second_run_overwrites(tmp_path: Path, 
         for name in ("9.png", "10.png", "猫.png"):
             params = read_params(tmp_path / name)
             assert params is not None and params["request"]["seed"] == seed
+
+
+def test_several_at_a_time_are_all_made_and_told_by_name(
+    tmp_path: Path, folder: Path, engine: Echo, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine.width = 2
+
+    def fault(run: int) -> None:
+        if run == 2:
+            raise ResultError("flat", "The result has a single colour.")
+
+    engine.fault = fault
+    out = tmp_path / "out"
+    assert main(["batch", str(folder), "-o", str(out), "--no-stamp"]) == 1
+    assert sorted(path.name for path in out.iterdir()) == ["9.png", "猫.png"]
+    lines = capfd.readouterr().err.splitlines()
+    begun = [line for line in lines if line.startswith("[")]
+    assert begun == ["[1/3] 9.png", "[2/3] 10.png", "[3/3] 猫.webp"]
+    assert lines.index(begun[1]) < next(i for i, line in enumerate(lines) if "→ 9.png: 9.png" in line)
+    assert any("10.png failed: The result has a single colour." in line for line in lines)
+    assert "2 converted, 1 failed" in lines[-1]
 
 
 def test_what_is_no_picture_by_name_is_left_out(tmp_path: Path, folder: Path, engine: Echo) -> None:

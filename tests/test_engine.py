@@ -87,9 +87,9 @@ def test_cfg_1_runs_one_branch(engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     counts: list[int] = []
     original = engine.family.velocities
 
-    def spy(branches: list[Any]) -> Any:
+    def spy(branches: list[Any], wanted: Any) -> Any:
         counts.append(len(branches))
-        return original(branches)
+        return original(branches, wanted)
 
     monkeypatch.setattr(engine.family, "velocities", spy)
     run(engine, replace(REQUEST, cfg=1.0))
@@ -132,7 +132,7 @@ def test_closing_ends_within_one_block_and_the_engine_goes_on(engine: Engine, mo
 
 
 def test_nan_latents_are_no_result(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("realchar.engine.pipeline.guided", lambda cond, uncond, scale: cond * float("nan"))
+    monkeypatch.setattr("realchar.engine.denoising.guided", lambda cond, uncond, scale: cond * float("nan"))
     with pytest.raises(ResultError, match="numbers overflowed"):
         run(engine)
 

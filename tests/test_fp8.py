@@ -119,7 +119,7 @@ def test_keeping_more_and_fewer_changes_no_bit(precision: Precision) -> None:
 @pytest.mark.parametrize("precision", CODED)
 def test_the_planner_keeps_about_twice_as_many(precision: Precision) -> None:
     parts, footprint = read_parts(DEMO), Footprint(57_000_000_000, 3072, 96, on_gpu=True)
-    bf16, coded = (Need.of(parts, footprint, 512, 512, 20, 0, each) for each in (Precision.BF16, precision))
+    bf16, coded = (Need.of(parts, footprint, 512, 512, 20, precision=each) for each in (Precision.BF16, precision))
     assert coded.block < 0.55 * bf16.block
     for need in (bf16, coded):
         for total in range(need.peak(0), need.peak(parts.blocks) + 10**6, need.block // 3):

@@ -13,10 +13,11 @@ from PIL.Image import Image
 from realchar.catalog import file_sha256, get_weights
 from realchar.images import PrepareOptions, prepare
 from realchar.results import parameters, save, stamped
-from realchar.schema import Decoded, EditRequest, Event, Prepared, Saved, Stage
+from realchar.schema import EditRequest, Event, Prepared, Saved, Stage
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
+    from realchar.engine.together import Work
 
 
 def convert(
@@ -31,6 +32,18 @@ def convert(
 
     Closing the generator at any point frees what the engine held and leaves no file.
     """
+    yield from engine.alone(conversion(engine, request, source, options, weights, targets))
+
+
+def conversion(
+    engine: Engine,
+    request: EditRequest,
+    source: Path,
+    options: PrepareOptions,
+    weights: Path,
+    targets: dict[str, Path],
+) -> Work[None]:
+    """As `convert`, for a loop in which several may run: `Engine.together`."""
     began = time.monotonic()
     yield Stage("preprocess")
     picture = prepare(source, options)
@@ -41,13 +54,7 @@ def convert(
         {**asdict(ref), "version": info.version, "sha256": file_sha256(info.path)}
         for ref, info in zip(request.loras, files, strict=True)
     ]
-    decoded: Decoded | None = None
-    for event in engine.run(request, picture.padded, picture.box, [info.path for info in files]):
-        if isinstance(event, Decoded):
-            decoded = event
-        else:
-            yield event
-    assert decoded is not None
+    decoded = yield from engine.work(request, picture.padded, picture.box, [info.path for info in files])
     yield Stage("finish")
     result = picture.returned(decoded.image)
     seconds = time.monotonic() - began

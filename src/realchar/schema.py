@@ -192,6 +192,14 @@ class Saved:
 Event = Stage | Prepared | Planned | Tick | Step | Memory | Degraded | Decoded | Saved
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A run in a loop of several is over: `value` is what it returned, unless `error` says why there is none."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
 def event_json(event: Event) -> dict[str, Any]:
     """Return the event's fields that have a JSON form (pictures are left out)."""
     return {

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realchar.engine.denoise import Branch
+from realchar.engine.denoise import Branch, Wanted
 from realchar.engine.families.base import ModelFamily
 from realchar.engine.tiling import Tile
 
@@ -24,16 +24,20 @@ class Recorder:
         self.latents: Tensor | None = None
         self.step: dict[str, Any] = {}
         self._velocities, self._decode = family.velocities, family.decode
-        family.velocities = self.velocities  # type: ignore[method-assign]
+        family.velocities = self.velocities  # type: ignore[method-assign,assignment]
         family.decode = self.decode  # type: ignore[method-assign]
 
-    def velocities(self, branches: list[Branch]) -> Generator[None, None, list[Tensor]]:
-        output = yield from self._velocities(branches)
+    def velocities(self, branches: list[Branch], wanted: Wanted) -> Generator[None, None, list[Tensor | None]]:
+        output = yield from self._velocities(branches, wanted)
         if not self.step:
             fields = ("latents", "reference", "prompt_embeds", "timestep")
             inputs = [{name: getattr(branch, name).cpu() for name in fields} for branch in branches]
             shapes = [[list(shape) for shape in branch.shapes] for branch in branches]
-            self.step = {"inputs": inputs, "shapes": shapes, "velocities": [velocity.cpu() for velocity in output]}
+            self.step = {
+                "inputs": inputs,
+                "shapes": shapes,
+                "velocities": [velocity.cpu() for velocity in output if velocity is not None],
+            }
         return output
 
     def decode(self, latents: Tensor, tile: Tile | None = None) -> Tensor:

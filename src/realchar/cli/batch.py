@@ -11,9 +11,9 @@ import stat
 import tempfile
 import time
 import unicodedata
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,16 +21,17 @@ from typing import TYPE_CHECKING, Any
 from realchar.catalog import BaseInfo, load_base
 from realchar.cli.convert import Terminal, add_options, build_request, load_engine, load_settings, targets_of
 from realchar.cli.names import path_argument, printable
-from realchar.convert import convert
+from realchar.convert import conversion
 from realchar.errors import InvalidInput, ModelError, NotFound, RealCharError, storage_error
-from realchar.images import prepare
+from realchar.images import PrepareOptions, prepare
 from realchar.requests import check_blocks, checked, prepare_options
 from realchar.results import check_target
-from realchar.schema import Degraded, EditRequest, Event, Saved, Stage, Step, Tick, event_json
+from realchar.schema import Degraded, EditRequest, Ended, Event, Saved, Stage, Step, Tick, event_json
 from realchar.settings import Settings
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
+    from realchar.engine.together import Work
 
 # What files of the formats that are read are called; the first bytes decide what a file really is.
 PICTURE_NAME = re.compile(
@@ -41,7 +42,7 @@ PICTURE_NAME = re.compile(
 ENDING_CODES = frozenset({"disk", "device", "resident_blocks", "precision", "compile", "oom_load"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """A picture (the `i`-th of `n`, from 1) and where its results go, by role."""
 
@@ -170,23 +171,45 @@ def _identities(tasks: list[Task]) -> set[tuple[int, int]]:
 
 @dataclass
 class _Runner:
-    """Makes the events of one picture after another. The base is loaded for the first picture that is not refused."""
+    """Makes the events of all pictures, one after another or several at a time, as the strategy has it.
+
+    The base is loaded for the first picture that is not refused.
+    """
 
     request: EditRequest
     base: BaseInfo
     settings: Settings
     originals: set[tuple[int, int]]
-    engine: Engine | None = field(default=None, init=False)
 
-    def events(self, task: Task) -> Generator[Event, None, None]:
+    def events(self, tasks: list[Task]) -> Generator[tuple[Task, Event | Ended], None, None]:
+        left = deque(tasks)
+        engine: Engine | None = None
+        while left and engine is None:
+            try:
+                self._check_targets(left[0])
+                prepare(left[0].source, self._options)
+                yield left[0], Stage("load")
+                engine = load_engine(self.base, self.settings)
+            except RealCharError as error:
+                yield left.popleft(), Ended(error=error)
+        if engine is None:
+            return
+
+        def more() -> tuple[Task, Work[None]] | None:
+            return (left[0], self._work(engine, left.popleft())) if left else None
+
+        with contextlib.closing(engine.together(more, engine.width).run()) as events:
+            yield from events
+
+    @property
+    def _options(self) -> PrepareOptions:
+        request, most = self.request, self.settings.max_megapixels
+        return prepare_options(self.base, request.size, request.long_edge, most)
+
+    def _work(self, engine: Engine, task: Task) -> Work[None]:
         self._check_targets(task)
-        request, settings = checked(self.request, self.settings.weights), self.settings
-        options = prepare_options(self.base, request.size, request.long_edge, settings.max_megapixels)
-        if self.engine is None:
-            prepare(task.source, options)
-            yield Stage("load")
-            self.engine = load_engine(self.base, settings)
-        yield from convert(self.engine, request, task.source, options, settings.weights, task.targets)
+        request = checked(self.request, self.settings.weights)
+        yield from conversion(engine, request, task.source, self._options, self.settings.weights, task.targets)
 
     def _check_targets(self, task: Task) -> None:
         for target in task.targets.values():
@@ -203,22 +226,27 @@ def _run_all(tasks: list[Task], runner: _Runner, show: _Json | _Lines) -> int:
     """Return the exit code. What was converted stays whole, however this ends."""
     began = time.monotonic()
     converted = failed = code = 0
+    task, begun = tasks[0], set[int]()
     try:
-        for task in tasks:
-            show.begin(task)
-            try:
-                with contextlib.closing(runner.events(task)) as events:
-                    for event in events:
-                        show.show(event)
-                converted += 1
-            except RealCharError as error:
-                show.fail(error)
-                failed, code = failed + 1, 1
-                if isinstance(error, ModelError | NotFound) or error.code in ENDING_CODES:
-                    code = 1 if converted else error.exit_code
-                    break
+        with contextlib.closing(runner.events(tasks)) as events:
+            for task, event in events:
+                if task.i not in begun:
+                    begun.add(task.i)
+                    show.begin(task)
+                if not isinstance(event, Ended):
+                    show.show(task, event)
+                elif event.error is None:
+                    converted += 1
+                elif not isinstance(error := event.error, RealCharError):
+                    raise error
+                else:
+                    show.fail(task, error)
+                    failed, code = failed + 1, 1
+                    if isinstance(error, ModelError | NotFound) or error.code in ENDING_CODES:
+                        code = 1 if converted else error.exit_code
+                        break
     except KeyboardInterrupt:
-        show.cancel()
+        show.cancel(task)
         code = 1
     show.sum_up(converted, failed, len(tasks) - converted - failed, time.monotonic() - began)
     return code
@@ -230,21 +258,18 @@ def _run_all(tasks: list[Task], runner: _Runner, show: _Json | _Lines) -> int:
 class _Json:
     """Every event as one JSON line on standard output, with the name of its picture."""
 
-    name = ""
-
     def begin(self, task: Task) -> None:
-        self.name = task.source.name
-        self._print("picture", i=task.i, n=task.n)
+        self._print(task, "picture", i=task.i, n=task.n)
 
-    def show(self, event: Event) -> None:
+    def show(self, task: Task, event: Event) -> None:
         if not isinstance(event, Tick):
-            self._print(event.kind, **event_json(event))
+            self._print(task, event.kind, **event_json(event))
 
-    def fail(self, error: RealCharError) -> None:
-        self._print("failed", error=error.to_json())
+    def fail(self, task: Task, error: RealCharError) -> None:
+        self._print(task, "failed", error=error.to_json())
 
-    def cancel(self) -> None:
-        self._print("cancelled")
+    def cancel(self, task: Task) -> None:
+        self._print(task, "cancelled")
 
     def sum_up(self, converted: int, failed: int, left: int, seconds: float) -> None:
         line = {
@@ -256,33 +281,44 @@ class _Json:
         }
         print(json.dumps(line), flush=True)
 
-    def _print(self, kind: str, **values: Any) -> None:
-        print(json.dumps({"event": kind, "picture": self.name, **values}, ensure_ascii=False), flush=True)
+    def _print(self, task: Task, kind: str, **values: Any) -> None:
+        line = {"event": kind, "picture": task.source.name, **values}
+        print(json.dumps(line, ensure_ascii=False), flush=True)
 
 
-class _Lines(Terminal):
-    """Two lines a picture on stderr: its name, and what became of it; between them the live line on a terminal."""
+class _Lines:
+    """Two lines a picture on stderr: its name, and what became of it; between them the live line on a terminal.
 
-    name = ""
+    Where several are made at a time, every line names its picture.
+    """
+
+    def __init__(self, base: BaseInfo) -> None:
+        self._terminal = Terminal(base)
+        self._open: set[str] = set()
 
     def begin(self, task: Task) -> None:
-        self.name = printable(task.source.name)
-        self.line(f"[{task.i}/{task.n}] {self.name}")
+        self._open.add(task.source.name)
+        self._terminal.line(f"[{task.i}/{task.n}] {printable(task.source.name)}")
 
-    def show(self, event: Event) -> None:
+    def show(self, task: Task, event: Event) -> None:
+        terminal, name = self._terminal, printable(task.source.name)
+        several = f"{name}: " if len(self._open) > 1 else ""
         if isinstance(event, Saved):
             seed = event.params["request"]["seed"]
             names = [name for _, name in sorted(event.files.items(), reverse=True)]  # the stamped one first
-            self.line(f"  → {printable(', '.join(names))}, seed {seed}, {event.seconds:.1f} s")
-        elif isinstance(event, Degraded) or (isinstance(event, Stage | Step) and self.live):
-            super().show(event)
+            terminal.line(f"  → {several}{printable(', '.join(names))}, seed {seed}, {event.seconds:.1f} s")
+            self._open.discard(task.source.name)
+        elif isinstance(event, Degraded) or (isinstance(event, Stage | Step) and terminal.live):
+            terminal.show(event)
 
-    def fail(self, error: RealCharError) -> None:
-        self.line(f"  {self.name} failed: {error.message}")
+    def fail(self, task: Task, error: RealCharError) -> None:
+        self._open.discard(task.source.name)
+        self._terminal.line(f"  {printable(task.source.name)} failed: {error.message}")
 
-    def cancel(self) -> None:
-        self.line(f"realchar: cancelled at {self.name}; what was converted before it is whole.")
+    def cancel(self, task: Task) -> None:
+        name = printable(task.source.name)
+        self._terminal.line(f"realchar: cancelled at {name}; what was converted before it is whole.")
 
     def sum_up(self, converted: int, failed: int, left: int, seconds: float) -> None:
         rest = f", {left} left" if left else ""
-        self.line(f"{converted} converted, {failed} failed{rest} in {seconds:.1f} s")
+        self._terminal.line(f"{converted} converted, {failed} failed{rest} in {seconds:.1f} s")

@@ -38,8 +38,11 @@ class Blocks(Protocol):
 
     @property
     def num_resident(self) -> int: ...
-    def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:
-        """Get ready for a schedule (n,), sigmas in 0…1; yields between pieces of work, at each of which it may end."""
+    def prepare(self, timesteps: Tensor) -> Generator[None, None, object]:
+        """Get ready for a schedule (n,), sigmas in 0…1; yields between pieces of work, at each of which it may end.
+
+        What it returns is to be kept for as long as the schedule runs.
+        """
 
     def modulation(self, timestep: Tensor, temb: Tensor) -> Sequence[Tensor]:
         """Return what each block takes as `temb` at a timestep (1,) whose embedding is `temb`."""
@@ -89,8 +92,9 @@ class ResidentBlocks:
     def num_resident(self) -> int:
         return len(self._transformer.transformer_blocks)
 
-    def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:  # noqa: ARG002
+    def prepare(self, timesteps: Tensor) -> Generator[None, None, object]:  # noqa: ARG002
         yield from ()
+        return None
 
     def modulation(self, timestep: Tensor, temb: Tensor) -> Sequence[Tensor]:  # noqa: ARG002
         return [temb] * len(self._transformer.transformer_blocks)
@@ -157,8 +161,8 @@ class StreamedBlocks:
         """Let this many blocks stay on the device, from the next step on. Raises torch.OutOfMemoryError."""
         self._stream.keep(resident)
 
-    def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:
-        yield from self._tables.prepare(timesteps)
+    def prepare(self, timesteps: Tensor) -> Generator[None, None, object]:
+        return (yield from self._tables.prepare(timesteps))
 
     def modulation(self, timestep: Tensor, temb: Tensor) -> Sequence[Tensor]:  # noqa: ARG002
         return self._tables.rows(timestep)

@@ -7,7 +7,7 @@ order loads each once a step instead of once a forward. On the CPU the branches 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -51,20 +51,25 @@ class _Stream:
     modulate_index: Tensor | None
 
 
+Wanted = Callable[[int], bool]  # tells whether a branch's result is still wanted, by its place in the list
+
+
 def lockstep(
-    transformer: QwenImageTransformer2DModel, blocks: Blocks, branches: list[Branch]
-) -> Generator[None, None, list[Tensor]]:
+    transformer: QwenImageTransformer2DModel, blocks: Blocks, branches: list[Branch], wanted: Wanted = lambda _: True
+) -> Generator[None, None, list[Tensor | None]]:
     """Run the transformer, with its `blocks`, for all branches; yields after each block, returns their velocities.
 
-    The predicted velocities are (1, T, in_channels): of the noise tokens only. The math is that of
-    `QwenImageTransformer2DModel.forward` (diffusers 0.42), entered between its parts.
+    The predicted velocities are (1, T, in_channels): of the noise tokens only. A branch that is not wanted any more is
+    dropped after the block, and has None. The math is that of `QwenImageTransformer2DModel.forward` (diffusers 0.42),
+    entered between its parts.
     """
-    streams = [_enter(transformer, blocks, branch) for branch in branches]
+    streams = {k: _enter(transformer, blocks, branch) for k, branch in enumerate(branches)}
     with abreast(len(branches), branches[0].latents.device) as run, closing(blocks.step()) as ready:
         for i, block in enumerate(ready):
-            run([partial(_advance, block, i, stream) for stream in streams])
+            run([partial(_advance, block, i, stream) for stream in streams.values()])
             yield
-    return [_leave(transformer, stream, branch) for stream, branch in zip(streams, branches, strict=True)]
+            streams = {k: stream for k, stream in streams.items() if wanted(k)}
+    return [_leave(transformer, streams[k], branch) if k in streams else None for k, branch in enumerate(branches)]
 
 
 def _enter(transformer: QwenImageTransformer2DModel, blocks: Blocks, branch: Branch) -> _Stream:

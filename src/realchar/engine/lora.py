@@ -99,10 +99,14 @@ class AdapterSet:
         self._weights = weights
         self._active: tuple[tuple[Path, int, float], ...] | None = ()  # None: not known, a change has failed
 
+    def are(self, versions: list[tuple[Path, float]]) -> bool:
+        """Tell whether exactly these files, as they are now, with their strengths, are effective."""
+        return self._active == _identity(versions)
+
     @torch.no_grad()
     def use(self, versions: list[tuple[Path, float]]) -> None:
         """Make exactly these files, with their strengths, effective; does nothing when they are already."""
-        wanted = tuple((path, path.stat().st_mtime_ns, strength) for path, strength in versions)
+        wanted = _identity(versions)
         if wanted == self._active:
             return
         adapters = [load_adapter(path, self._transformer, self._device) for path, _ in versions]
@@ -114,3 +118,7 @@ class AdapterSet:
         self._active = None  # until all are refreshed, nothing may be taken for effective
         self._weights.patch(patches)
         self._active = wanted
+
+
+def _identity(versions: list[tuple[Path, float]]) -> tuple[tuple[Path, int, float], ...]:
+    return tuple((path, path.stat().st_mtime_ns, strength) for path, strength in versions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isqrt
 
@@ -29,6 +30,11 @@ ROUNDING = 4  # percent that the allocator may take beyond what is asked of it
 # Bytes of activations for each channel of the text encoder while prompts are read: 0.08 GB measured at full size. A layer
 # has about 12 numbers for each pair of channels.
 TEXT_BYTES = 22_000
+BRANCHES = 2  # of a run with CFG, which is what activations were measured with
+STATE_BYTES = (
+    3  # for each token and channel, of what a further branch keeps between blocks: its states, angles and rows
+)
+MOST_TOGETHER = 8  # runs in one loop
 SCALES = 2  # percent that scales and what is no matrix add to 8-bit codes
 SLOTS = 2  # of the transformer's blocks, of the text encoder's layers, of modulation weights: each while it streams
 MODULATION = 12  # numbers of a row of the table for each block and channel
@@ -90,7 +96,7 @@ def least_bytes(
         footprint = replace(footprint, weight_bytes=held)
     if offload is not Offload.STREAM:
         return estimate_bytes(footprint, width, height)
-    return Need.of(read_parts(base.path), footprint, width, height, MAX_STEPS, 0, precision).peak(0)
+    return Need.of(read_parts(base.path), footprint, width, height, MAX_STEPS, precision=precision).peak(0)
 
 
 def plan_tile(footprint: Footprint, size: Tile, free: int, halo: int) -> Tile | None:
@@ -124,22 +130,30 @@ class Need:
         height: int,
         steps: int,
         lora_bytes: int = 0,
+        *,
         precision: Precision = Precision.BF16,
+        jobs: int = 1,
+        whole_vae: bool = False,
     ) -> Need:
-        """Return what a picture of `width` x `height` pixels needs, its VAE in the smallest tiles."""
+        """Return what `jobs` pictures of `width` x `height` pixels need in one loop, each with a schedule of its own.
+
+        whole_vae: the VAE is to do a picture as a whole; else it may be in the smallest tiles.
+        """
         number = 2 * footprint.precision
         rows = parts.blocks * footprint.width * MODULATION * (steps + 2)  # of t = 0 and one to spare
         tokens = 2 * width * height // PIXELS_PER_TOKEN
         tile = (tiling.SMALLEST + 2 * LARGEST_HALO) ** 2 * PIXELS_PER_LATENT * footprint.vae_width
+        area = width * height * footprint.vae_width
+        states = max(0, BRANCHES * jobs - BRANCHES) * STATE_BYTES
         compute = max(
             SLOTS * parts.text_layer * number + isqrt(parts.text_layer // 12) * TEXT_BYTES * footprint.precision,
             SLOTS * parts.modulation * number,
-            tokens * footprint.width * ACTIVATION_BYTES * footprint.precision,
-            min(tile, width * height * footprint.vae_width) * DECODE_BYTES * footprint.precision,
+            tokens * footprint.width * (ACTIVATION_BYTES + states) * footprint.precision,
+            (area if whole_vae else min(tile, area)) * DECODE_BYTES * footprint.precision,
         )
         # A card holds what LoRAs add to the blocks in its slots; in RAM is the whole of it.
         lora = SLOTS * lora_bytes // parts.blocks if footprint.on_gpu else lora_bytes
-        fixed = (parts.rest + rows) * number + lora
+        fixed = (parts.rest + jobs * rows) * number + lora
         block = parts.block * number
         if precision is Precision.BF16:
             return cls(footprint.process, parts.blocks, block, SLOTS * block, False, fixed, compute)
@@ -164,6 +178,14 @@ def plan_resident(need: Need, total: int) -> int:
     if room >= need.blocks * need.block + (need.slots if need.unpacks else 0):
         return need.blocks
     return max(0, min(need.blocks - 1, (room - need.slots) // need.block))
+
+
+def plan_width(need: Callable[[int], Need], total: int) -> int:
+    """Return how many runs may share a loop, at least one, where the whole process may take `total` bytes.
+
+    need: what so many runs need.
+    """
+    return max((width for width in range(1, MOST_TOGETHER + 1) if need(width).peak(0) <= total), default=1)
 
 
 def steady(planned: int, now: int, blocks: int) -> int:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import torch
 from diffusers import QwenImageTransformer2DModel
@@ -51,7 +52,7 @@ class FromTable(nn.Sequential):
         return computed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Table:
     """For each block the rows (timesteps, 12 D): modulation of picture and text; `zero`: the row (1, 12 D) of t = 0."""
 
@@ -85,6 +86,7 @@ class ModulationTables:
         self._patches: Patches = {}
         self._origins: tuple[object, ...] = ()
         self._tables: OrderedDict[_Key, _Table] = OrderedDict()
+        self._alive: WeakValueDictionary[_Key, _Table] = WeakValueDictionary()  # also those that only a run keeps
 
     def patch(self, patches: Patches) -> None:
         """Take over the patches of modulation weights; those of the time embedder only tell tables apart."""
@@ -92,15 +94,21 @@ class ModulationTables:
         self._patches = {name: added for name, added in relevant.items() if not name.startswith(TIME_EMBEDDER)}
         self._origins = tuple((name, tuple(p.origin for p in added)) for name, added in sorted(relevant.items()))
 
-    def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:
-        """Compute the table of a schedule (n,), sigmas in 0…1, unless it is there; yields after each block."""
+    def prepare(self, timesteps: Tensor) -> Generator[None, None, object]:
+        """Compute the table of a schedule (n,), sigmas in 0…1, unless it is there; yields after each block.
+
+        Returns it: who keeps that has it there for as long.
+        """
         values = tuple(timesteps.to(self._dtype).tolist())
         key = values, self._origins
-        if key not in self._tables:
-            self._tables[key] = yield from self._compute(values)
+        table = self._alive.get(key)
+        if table is None:
+            table = self._alive[key] = yield from self._compute(values)
+        self._tables[key] = table
         self._tables.move_to_end(key)
         while len(self._tables) > 1 and sum(t.num_bytes for t in self._tables.values()) > self._cached_bytes:
             self._tables.popitem(last=False)
+        return table
 
     def rows(self, timestep: Tensor) -> list[Tensor]:
         """Return for each block what it takes as `temb` at a timestep (1,): (1, 12 D), with `zero_cond_t` (2, 12 D)."""
@@ -114,7 +122,7 @@ class ModulationTables:
         return [torch.cat(both) for both in zip(rows, table.zero, strict=True)] if table.zero else rows
 
     def _find(self, value: float) -> _Table | None:
-        tables = (table for (_, origins), table in reversed(self._tables.items()) if origins == self._origins)
+        tables = (table for (_, origins), table in self._alive.items() if origins == self._origins)
         return next((table for table in tables if value in table.index), None)
 
     def _compute(self, values: Sequence[float]) -> Generator[None, None, _Table]:

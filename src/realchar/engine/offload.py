@@ -78,12 +78,12 @@ class MovedBlocks(ResidentBlocks):
         self._turns = turns
         self._waiting: Patches | None = None
 
-    def prepare(self, timesteps: Tensor) -> Generator[None, None, None]:
+    def prepare(self, timesteps: Tensor) -> Generator[None, None, object]:
         self._turns.onload("transformer")
         if self._waiting is not None:
             super().patch(self._waiting)
             self._waiting = None
-        yield from super().prepare(timesteps)
+        return (yield from super().prepare(timesteps))
 
     def patch(self, patches: Patches) -> None:
         self._waiting = patches

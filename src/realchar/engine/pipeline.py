@@ -5,80 +5,85 @@ Closing the generator at any yield ends the run within one transformer block and
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
 from PIL import Image
-from torch import Tensor
 
 from realchar.catalog import BaseInfo
 from realchar.engine.blocks import StreamedBlocks
-from realchar.engine.denoise import Branch, guided
+from realchar.engine.denoising import Denoising
 from realchar.engine.devices import cap, check_speed, compute_dtype, find_device, free_bytes, release
-from realchar.engine.families.base import ModelFamily, Reference
+from realchar.engine.families.base import ModelFamily
 from realchar.engine.families.qwen_image_edit import LATENT, QwenImageEdit
 from realchar.engine.finish import picture_of
 from realchar.engine.ladder import keep_or_fewer, with_fewer_blocks, with_smaller_tiles
-from realchar.engine.memory import FREE_SHARE, Footprint, Need, plan_resident, plan_tile, steady
-from realchar.engine.preview import fit_preview, render_preview, stored_preview
+from realchar.engine.memory import FREE_SHARE, Footprint, Need, plan_resident, plan_tile, plan_width, steady
+from realchar.engine.prompts import PromptCache, prompts_of
 from realchar.engine.tiling import Tile, count
+from realchar.engine.together import Together, Work
 from realchar.engine.work import ticking
-from realchar.errors import OutOfMemory, ResultError
+from realchar.errors import InvalidInput, OutOfMemory
 from realchar.headers import read_parts
 from realchar.machine import GB, read_memory
-from realchar.schema import Decoded, EditRequest, Event, Memory, Planned, Stage, Step, Tick
-from realchar.settings import AS_IT_IS, Offload, Settings, Speed
+from realchar.presets import MAX_STEPS
+from realchar.schema import Decoded, EditRequest, Ended, Event, Memory, Planned, Stage, StageName, Step, Tick
+from realchar.settings import AS_IT_IS, Offload, Settings, Speed, Strategy
 
 log = logging.getLogger("realchar.engine")
 
-CACHED_PROMPTS = 32
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
 @dataclass
-class _Run:
-    """What one edit holds on the device."""
+class _Progress:
+    """How far a run has come."""
 
-    request: EditRequest
-    prompt_embeds: list[Tensor]
-    reference: Reference
-    scheduler: FlowMatchEulerDiscreteScheduler
-    latents: Tensor
-    preview: Tensor
-    began: float
-    velocity: Tensor | None = None
+    now: str = "start"
+    under_way: bool = False
 
-    @property
-    def timesteps(self) -> Tensor:
-        """Return the schedule as the transformer takes it: (steps,), 1 to 0."""
-        timesteps: Tensor = self.scheduler.timesteps
-        return timesteps.to(self.latents.dtype) / 1000
+    def enter(self, stage: StageName) -> Stage:
+        self.now = stage
+        return Stage(stage)
+
+
+def _once(work: Work[Any]) -> Callable[[], tuple[str, Work[Any]] | None]:
+    """Return what gives one run, and then none."""
+    works = [("", work)]
+    return lambda: works.pop() if works else None
 
 
 class Engine:
-    """Holds one base on one device. `run` may be called again and again, one run at a time."""
+    """Holds one base on one device. Runs are made one after another, or several in one loop (`together`)."""
 
     def __init__(
-        self, base: BaseInfo, family: ModelFamily, resident_blocks: int | None = None, budget: int | None = None
+        self,
+        base: BaseInfo,
+        family: ModelFamily,
+        resident_blocks: int | None = None,
+        budget: int | None = None,
+        strategy: Strategy = Strategy.AUTO,
     ) -> None:
         """Where blocks are streamed, `resident_blocks` of them stay on the device; None: as many as the budget allows.
 
-        budget: bytes that the whole process may take on a card; None: what is free. Both may be set between runs.
+        budget: bytes that the whole process may take on a card; None: what is free; strategy: what memory beyond the
+        weights is for. All three may be set while nothing runs.
         """
         self.base = base
         self.family = family
         self.resident_blocks = resident_blocks
         self.budget = budget
-        self._prompts: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
+        self.strategy = strategy
+        self._under_way = 0
+        self._prompts = PromptCache(family)
 
     @classmethod
     def load(
@@ -89,6 +94,7 @@ class Engine:
         resident_blocks: int | None = None,
         budget: int | None = None,
         speed: Speed = AS_IT_IS,
+        strategy: Strategy = Strategy.AUTO,
     ) -> Engine:
         """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
 
@@ -109,7 +115,7 @@ class Engine:
                 needs, remedy = f"memory on {target} for {resident_blocks or 0} resident blocks", "choose fewer of them"
         else:
             log.info("Base %r on %s, offload mode %s", base.title, target, offload)
-            return cls(base, family, resident_blocks, budget)
+            return cls(base, family, resident_blocks, budget, strategy)
         release(target)  # outside the `except`, which kept the tensors alive
         raise OutOfMemory(
             "oom_load", f"Base {base.title!r} needs {needs}, more than is free; close other programs, or {remedy}."
@@ -118,7 +124,15 @@ class Engine:
     @classmethod
     def from_settings(cls, base: BaseInfo, settings: Settings) -> Engine:
         """Load a base as the settings say. Raises as `load`."""
-        return cls.load(base, settings.device, settings.offload, settings.kept_blocks, settings.budget, settings.speed)
+        return cls.load(
+            base,
+            settings.device,
+            settings.offload,
+            settings.kept_blocks,
+            settings.budget,
+            settings.speed,
+            settings.strategy,
+        )
 
     @property
     def _footprint(self) -> Footprint:
@@ -142,65 +156,121 @@ class Engine:
     def run(
         self, request: EditRequest, picture: Image.Image, box: tuple[int, int, int, int], loras: list[Path]
     ) -> Iterator[Event]:
+        """Do the work of one edit; yields its events, the last of which is `Decoded`. Raises as `work`."""
+        decoded: Decoded = yield from self.alone(self.work(request, picture, box, loras))
+        yield decoded
+
+    def alone(self, work: Work[T]) -> Generator[Event, None, T]:
+        """Yield the events of a run that is alone, and return what it returns. Raises what it raises."""
+        with closing(self.together(_once(work)).run()) as events:
+            for _, event in events:
+                if isinstance(event, Ended):
+                    if event.error is not None:
+                        raise event.error
+                    value: T = event.value
+                    return value
+                yield event
+        raise RuntimeError("a run has ended without a word")
+
+    def together(self, more: Callable[[], tuple[K, Work[Any]] | None], width: int = 1) -> Together[K]:
+        """Return a loop over the runs that `more` gives between steps, at most `width` at a time."""
+        return Together(self.family, more, width)
+
+    def work(
+        self, request: EditRequest, picture: Image.Image, box: tuple[int, int, int, int], loras: list[Path]
+    ) -> Work[Decoded]:
         """Edit `picture` (RGB, sides multiples of 32) and crop the result to `box` (left, top, right, bottom).
 
-        `loras` are the files of `request.loras`, in order. Yields the stages' events; the last is `Decoded`.
-        Raises ModelError, OutOfMemory, ResultError.
+        `loras` are the files of `request.loras`, in order. Yields the stages' events and asks for velocities; returns the
+        picture. Raises ModelError, OutOfMemory, ResultError.
         """
-        stage = "start"
+        progress = _Progress()
         try:
-            for event in self._stages(request, picture, box, loras):
-                stage = event.stage if isinstance(event, Stage) else stage
-                yield event
-            return
+            return (yield from self._stages(request, picture, box, loras, progress))
         except torch.OutOfMemoryError:
             pass
         finally:
-            self.family.rest()
-            release(self.family.device)
-        other = "" if self.family.blocks.mode is Offload.STREAM else " or the offload mode stream"
+            self._leave(progress)
+        other = "" if self.mode is Offload.STREAM else " or the offload mode stream"
         raise OutOfMemory(
             "oom",
-            f"Not enough memory at stage {stage!r} for {picture.width}x{picture.height} on {self.family.device}; close "
+            f"Not enough memory at stage {progress.now!r} for {picture.width}x{picture.height} on {self.family.device}; close "
             f"other programs, or choose a smaller size{other}.",
-            stage=stage,
+            stage=progress.now,
         )
 
     def _stages(
-        self, request: EditRequest, picture: Image.Image, box: tuple[int, int, int, int], loras: list[Path]
-    ) -> Iterator[Event]:
+        self,
+        request: EditRequest,
+        picture: Image.Image,
+        box: tuple[int, int, int, int],
+        loras: list[Path],
+        progress: _Progress,
+    ) -> Work[Decoded]:
         began = time.monotonic()
         # 1. Weights: exactly the versions that this request names
         if loras:
-            yield Stage("load")
-        yield from self._fit_blocks(request, picture, loras)
-        yield from self._spared(partial(self._use, request, loras))
+            yield progress.enter("load")
+        yield from self._enter(request, picture, loras, progress)
         # 2. Prompt and negative prompt, read beside the picture
-        yield Stage("encode_text")
-        embeds = yield from self._spared(partial(self._encode_prompts, picture, self._prompts_of(request)))
+        yield progress.enter("encode_text")
+        embeds = yield from self._spared(partial(self._prompts.embeds, picture, prompts_of(request)))
         # 3. The reference, at the output's own size
-        yield Stage("encode_image")
+        yield progress.enter("encode_image")
         size = picture.height // LATENT, picture.width // LATENT
         tile = self._tile(size, request.tile)
         encode = partial(self.family.encode_image, picture)
         reference = yield from self._spared(partial(with_smaller_tiles, encode, size, tile, self.family.device))
         yield Tick()
         # 4. Plan
-        yield Stage("plan")
+        yield progress.enter("plan")
         plan = self._plan(count(size, tile))
         yield plan
         # 5. Denoise
-        yield Stage("denoise")
-        run = self._start(request, embeds, reference, began)
-        yield from self._spared(lambda: ticking(self.family.blocks.prepare(run.timesteps)))
-        yield from self._denoise(run)
+        yield progress.enter("denoise")
+        run = Denoising.start(self.family, request, embeds, reference, self.base.preview)
+        run.table = yield from self._spared(lambda: ticking(self.family.blocks.prepare(run.timesteps)))
+        yield from self._denoise(run, began)
         # 6. Decode
-        yield Stage("decode")
-        decode = partial(self.family.decode, self._result(run))
+        yield progress.enter("decode")
+        decode = partial(self.family.decode, run.result())
         pixels = yield from self._spared(partial(with_smaller_tiles, decode, size, tile, self.family.device))
         image = picture_of(pixels).crop(box)
         yield self._memory()
-        yield Decoded(image, self._facts(plan))
+        return Decoded(image, self._facts(plan))
+
+    @property
+    def width(self) -> int:
+        """Return how many runs may share a loop: with the strategy for batches, as many as fit, while blocks stream."""
+        blocks = self.family.blocks
+        if self.strategy is not Strategy.BATCH or not isinstance(blocks, StreamedBlocks):
+            return 1
+        edge = self.base.long_edge
+        return plan_width(lambda width: self._need(blocks, (edge, edge), MAX_STEPS, 0, width), self._total(blocks))
+
+    def joins(self, loras: list[tuple[Path, float]]) -> bool:
+        """Tell whether a run with these versions and strengths may begin now: weights are one for all that are under way."""
+        return not self._under_way or self.family.adapters.are(loras)
+
+    def _enter(
+        self, request: EditRequest, picture: Image.Image, loras: list[Path], progress: _Progress
+    ) -> Generator[Event, None, None]:
+        """Have the weights as this run needs them; where others are under way they must be so already."""
+        versions = list(zip(loras, (ref.strength for ref in request.loras), strict=True))
+        if not self.joins(versions):
+            raise InvalidInput("together", "Runs with different LoRA versions can't share a loop; make them in turn.")
+        progress.under_way = True
+        self._under_way += 1
+        if self._under_way == 1:
+            yield from self._fit_blocks(request, picture, loras)
+        yield from self._spared(partial(self._use, versions))
+
+    def _leave(self, progress: _Progress) -> None:
+        if progress.under_way:
+            self._under_way -= 1
+        if not self._under_way:
+            self.family.rest()
+            release(self.family.device)
 
     def _fit_blocks(
         self, request: EditRequest, picture: Image.Image, loras: list[Path]
@@ -213,39 +283,36 @@ class Engine:
         wanted = self.resident_blocks
         if wanted is None:
             lora_bytes = sum(path.stat().st_size for path in loras)
-            need = Need.of(
-                read_parts(self.base.path), self._footprint, *picture.size, request.steps, lora_bytes, blocks.precision
-            )
-            free = int(free_bytes(self.family.device) * FREE_SHARE)
-            total = self.budget or need.process + need.fixed + blocks.num_bytes + free
-            wanted = steady(plan_resident(need, total), blocks.num_resident, need.blocks)
+            need = self._need(blocks, picture.size, request.steps, lora_bytes, self.width)
+            wanted = steady(plan_resident(need, self._total(blocks)), blocks.num_resident, need.blocks)
         yield from keep_or_fewer(blocks, wanted, self.family.device)
+
+    def _need(self, blocks: StreamedBlocks, size: tuple[int, int], steps: int, lora_bytes: int, width: int) -> Need:
+        return Need.of(
+            read_parts(self.base.path),
+            self._footprint,
+            *size,
+            steps,
+            lora_bytes,
+            precision=blocks.precision,
+            jobs=width,
+            whole_vae=self.strategy is Strategy.QUALITY,
+        )
+
+    def _total(self, blocks: StreamedBlocks) -> int:
+        """Return what the whole process may take: the budget, or what it takes already and most of what is free."""
+        if self.budget is not None:
+            return self.budget
+        stays = read_parts(self.base.path).rest * self.family.dtype.itemsize
+        free = int(free_bytes(self.family.device) * FREE_SHARE)
+        return self._footprint.process + stays + blocks.num_bytes + free
 
     def _spared(self, attempt: Callable[[], Generator[Event, None, T]]) -> Generator[Event, None, T]:
         return with_fewer_blocks(attempt, self.family.blocks, self.family.device)
 
-    def _use(self, request: EditRequest, loras: list[Path]) -> Generator[Event, None, None]:
-        strengths = [ref.strength for ref in request.loras]
-        self.family.adapters.use(list(zip(loras, strengths, strict=True)))
+    def _use(self, versions: list[tuple[Path, float]]) -> Generator[Event, None, None]:
+        self.family.adapters.use(versions)
         yield from ()
-
-    def _prompts_of(self, request: EditRequest) -> list[str]:
-        """Return the prompts to run: the negative one counts only where CFG does."""
-        return [request.prompt, request.negative_prompt or " "] if request.cfg > 1 else [request.prompt]
-
-    def _encode_prompts(self, picture: Image.Image, prompts: list[str]) -> Generator[Event, None, list[Tensor]]:
-        """Encode, or take from the cache: key is the picture's pixels and the prompt (template and base are fixed)."""
-        digest = hashlib.sha256(picture.tobytes() + repr(picture.size).encode()).hexdigest()
-        lacking = [prompt for prompt in dict.fromkeys(prompts) if (digest, prompt) not in self._prompts]
-        if lacking:
-            embeds = yield from ticking(self.family.encode_prompts(picture, lacking))
-            self._prompts.update({(digest, prompt): found for prompt, found in zip(lacking, embeds, strict=True)})
-        for prompt in prompts:
-            self._prompts.move_to_end((digest, prompt))
-        found = [self._prompts[digest, prompt] for prompt in prompts]
-        while len(self._prompts) > CACHED_PROMPTS:
-            self._prompts.popitem(last=False)
-        return found
 
     def _tile(self, size: Tile, asked: int | None) -> Tile | None:
         """Return the tile for a picture of `size` latents: of `asked` pixels, else by the memory that is free now."""
@@ -268,63 +335,19 @@ class Engine:
             compiled=self.family.blocks.compiled,
         )
 
-    @torch.inference_mode()
-    def _start(self, request: EditRequest, embeds: list[Tensor], reference: Reference, began: float) -> _Run:
-        latents = self.family.noise(reference.shape, request.seed)
-        scheduler = self.family.scheduler(request.steps, latents.shape[1])
-        matrix = stored_preview(self.base.preview, reference.latents)
-        if matrix is None:
-            matrix = fit_preview(reference.latents, reference.pixels)
-        return _Run(request, embeds, reference, scheduler, latents, matrix, began)
-
-    def _denoise(self, run: _Run) -> Iterator[Event]:
+    def _denoise(self, run: Denoising, began: float) -> Work[None]:
         steps = run.request.steps
         first = time.monotonic()
         for i in range(steps):
-            yield from self._spared(partial(self._step, run, i))
+            run.take(i, (yield run.ask(i)))
             now = time.monotonic()
             eta = (now - first) / (i + 1) * (steps - i - 1)
-            yield Step(i + 1, steps, now - run.began, eta, self._preview(run, i))
+            yield Step(i + 1, steps, now - began, eta, run.preview(i))
             yield self._memory()
-
-    def _step(self, run: _Run, i: int) -> Generator[Event, None, None]:
-        """Take one Euler step; a `Tick` after every block. Inference mode is left at each yield: it is per thread."""
-        with torch.inference_mode():
-            timestep = run.timesteps[i : i + 1]
-            shape = run.reference.shape
-            branches = [
-                Branch(run.latents, run.reference.tokens, embeds, timestep, (shape, shape))
-                for embeds in run.prompt_embeds
-            ]
-            blocks = self.family.velocities(branches)
-        velocities = yield from ticking(blocks)
-        with torch.inference_mode():
-            velocity = velocities[0]
-            if len(velocities) == 2:
-                velocity = guided(velocities[0], velocities[1], run.request.cfg)
-            run.velocity = velocity
-            run.latents = run.scheduler.step(velocity, run.scheduler.timesteps[i], run.latents, return_dict=False)[0]
-
-    @torch.inference_mode()
-    def _preview(self, run: _Run, i: int) -> Image.Image:
-        """Show where the run is heading: the picture that the last velocity predicts."""
-        assert run.velocity is not None
-        clean = run.latents - run.scheduler.sigmas[i + 1] * run.velocity
-        return render_preview(self.family.unpack(clean, run.reference.shape), run.preview)
 
     def _memory(self) -> Memory:
         reading = read_memory(str(self.family.device))
         return Memory(reading.kind, reading.used_gb, reading.total_gb)
-
-    def _result(self, run: _Run) -> Tensor:
-        """Return the final latents (1, C, h, w), refusing numbers that are none."""
-        if not torch.isfinite(run.latents).all():
-            raise ResultError(
-                "nan",
-                "The result came out empty: numbers overflowed while denoising; choose another LoRA version or CFG.",
-            )
-        run.velocity = None  # no longer needed, and decoding is where memory is shortest
-        return self.family.unpack(run.latents, run.reference.shape)
 
     def _facts(self, plan: Planned) -> dict[str, Any]:
         base, kept = self.base, self.family.blocks.num_resident  # fewer than planned where memory was short

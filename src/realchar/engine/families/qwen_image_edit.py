@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from realchar.engine import still_vae
 from realchar.engine.blocks import Blocks, ResidentBlocks, stream_transformer
-from realchar.engine.denoise import Branch, ImageShape, lockstep
+from realchar.engine.denoise import Branch, ImageShape, Wanted, lockstep
 from realchar.engine.families.base import Reference
 from realchar.engine.lora import AdapterSet
 from realchar.engine.offload import MovedBlocks, Turns, leaf_transformer, offload_leaves
@@ -190,9 +190,12 @@ class QwenImageEdit:
         generator = torch.Generator().manual_seed(seed)
         return pack(torch.randn(size, generator=generator)).to(self.device, self.dtype)
 
-    def velocities(self, branches: list[Branch]) -> Generator[None, None, list[Tensor]]:
+    def velocities(
+        self, branches: list[Branch], wanted: Wanted = lambda _: True
+    ) -> Generator[None, None, list[Tensor | None]]:
+        """As `denoise.lockstep`."""
         self._turns.onload("transformer")
-        return lockstep(self.transformer, self.blocks, branches)
+        return lockstep(self.transformer, self.blocks, branches, wanted)
 
     def unpack(self, tokens: Tensor, shape: ImageShape) -> Tensor:
         """Return packed tokens (1, T, C) as latents (1, C / 4, rows * 2, columns * 2), still normalised."""
