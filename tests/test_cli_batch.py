@@ -34,7 +34,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.loads = self.runs = 0
-        self.width = self.steps = 1
+        self.at_a_time = self.steps = 1
         self.fault: Callable[[int], None] = lambda run: None
 
     def load(self, base: object, settings: object) -> Echo:
@@ -46,7 +46,7 @@ class Echo:
         run = self.runs
         for _ in range(self.steps):
             yield Step(1, 1, 0.0, 0.0)
-        if self.width > 1:
+        if self.at_a_time > 1:
             yield Ask([])
         self.fault(run)
         return Decoded(picture.crop(box), {"base": {"title": "Echo"}})
@@ -54,6 +54,9 @@ class Echo:
     def velocities(self, branches: list[Any], wanted: Any) -> Generator[None, None, list[Any]]:
         yield
         return []
+
+    def width(self, request: EditRequest) -> int:
+        return self.at_a_time
 
     def together(self, more: Any, width: int = 1) -> Together[Any]:
         return Together(self, more, width)  # type: ignore[arg-type]
@@ -129,7 +132,7 @@ def test_a_given_seed_holds_for_all_and_a_second_run_overwrites(tmp_path: Path, 
 def test_several_at_a_time_are_all_made_and_told_by_name(
     tmp_path: Path, folder: Path, engine: Echo, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    engine.width = 2
+    engine.at_a_time = 2
 
     def fault(run: int) -> None:
         if run == 2:

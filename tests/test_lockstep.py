@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from PIL import Image
 from realchar.catalog import load_base
 from realchar.engine.memory import MOST_TOGETHER, Footprint, Need, plan_width
 from realchar.engine.pipeline import Engine
-from realchar.engine.together import Together, Work
+from realchar.engine.together import Make, Together, Work
 from realchar.errors import InvalidInput, OutOfMemory, RealCharError
 from realchar.headers import read_parts
 from realchar.schema import Decoded, Degraded, EditRequest, Ended, LoraRef, Stage, Step, Tick
@@ -65,9 +66,9 @@ def alone(engine: Engine) -> dict[str, np.ndarray]:
     return found
 
 
-def give(engine: Engine, names: str) -> Callable[[], tuple[str, Work[Decoded]] | None]:
+def give(engine: Engine, names: str) -> Callable[[], tuple[str, Make] | None]:
     left = list(names)
-    return lambda: (left[0], work(engine, left.pop(0))) if left else None
+    return lambda: (left[0], partial(work, engine, left.pop(0))) if left else None
 
 
 def run(loop: Together[str]) -> tuple[dict[str, Ended], list[tuple[str, Any]]]:
@@ -107,12 +108,8 @@ def test_blocks_are_loaded_once_a_step_for_all(engine: Engine, monkeypatch: pyte
     counts = []
     for names, width in (("d", 1), ("dd", 1), ("dd", 2)):
         loads.clear()
-        left = list(enumerate(names))
-
-        def more(left: list[tuple[int, str]] = left) -> tuple[int, Work[Decoded]] | None:
-            return (left[0][0], work(engine, left.pop(0)[1])) if left else None
-
-        run(engine.together(more, width))  # type: ignore[arg-type]
+        left = [(str(i), partial(work, engine, name)) for i, name in enumerate(names)]
+        run(engine.together(lambda left=left: left.pop(0) if left else None, width))  # type: ignore[misc]
         counts.append(len(loads))
     assert counts[1] == 2 * counts[0] and counts[2] == counts[0]
 
@@ -121,12 +118,12 @@ def test_one_that_joins_later_is_none_the_worse(engine: Engine, alone: dict[str,
     given: list[str] = []
     steps: list[str] = []
 
-    def more() -> tuple[str, Work[Decoded]] | None:
+    def more() -> tuple[str, Make] | None:
         name = "c" if not given else "d" if len(given) == 1 and len(steps) >= 2 else None
         if name is None:
             return None
         given.append(name)
-        return name, work(engine, name)
+        return name, partial(work, engine, name)
 
     ends = {}
     with closing(engine.together(more, 4).run()) as events:
@@ -214,6 +211,29 @@ def test_where_memory_is_short_fewer_run_together(
     assert engine.family.blocks.num_resident == 3, "blocks stay: fewer runs came first"
 
 
+def test_one_that_does_not_fit_beside_others_is_made_again_alone(
+    engine: Engine, alone: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, under_way = engine.family.encode_image, []
+
+    def encode(image: Image.Image, tile: Any = None) -> Any:
+        under_way.append(engine._under_way)
+        if engine._under_way > 1 and image.size == (32, 96):
+            raise torch.OutOfMemoryError("no")
+        return original(image, tile)
+
+    monkeypatch.setattr(engine.family, "encode_image", encode)
+    ends, said = run(engine.together(give(engine, "acb"), 2))
+    engine.family.blocks.keep(3)  # type: ignore[attr-defined]
+    assert all(np.array_equal(pixels(ends[name].value), alone[name]) for name in "abc")
+    assert [event.text for key, event in said if key == "c" and isinstance(event, Degraded)][-1].startswith(
+        "this picture"
+    )
+    keys = [key for key, _ in said]
+    again = max(i for i, (key, event) in enumerate(said) if key == "c" and event == Stage("encode_text"))
+    assert keys.index("b") > again, "nobody overtakes the one that waits"
+
+
 def test_where_none_fits_each_fails_with_a_sentence(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         fail_when(patch, engine, lambda _: True)
@@ -227,9 +247,8 @@ def test_only_the_same_versions_share_a_loop(engine: Engine, tmp_path: Path) -> 
     transformer = engine.family.transformer  # type: ignore[attr-defined]
     one, other = (write_lora(tmp_path / f"{i}.safetensors", transformer, EVERY_KIND, seed=i) for i in (1, 2))
     assert engine.joins([(one, 1.0)]), "nothing is under way"
-    works = {"a": work(engine, "a", (one,)), "b": work(engine, "b", (one,)), "c": work(engine, "c", (other,))}
-    left = list(works)
-    ends, _ = run(engine.together(lambda: (left[0], works[left.pop(0)]) if left else None, 3))
+    left = [(name, partial(work, engine, name, (path,))) for name, path in (("a", one), ("b", one), ("c", other))]
+    ends, _ = run(engine.together(lambda: left.pop(0) if left else None, 3))
     assert ends["a"].error is None and ends["b"].error is None
     assert isinstance(ends["c"].error, InvalidInput) and "in turn" in ends["c"].error.message
     with closing(engine.together(give(engine, "a"), 1).run()) as events:
@@ -250,7 +269,7 @@ def test_how_many_fit_is_a_pure_function_of_the_budget() -> None:
     parts, footprint = read_parts(DEMO), Footprint(57_000_000_000, 3072, 96, on_gpu=True)
 
     def need(jobs: int) -> Need:
-        return Need.of(parts, footprint, 1024, 1024, 20, jobs=jobs)
+        return Need.of(parts, footprint, 1024, 1024, 20, branches=2 * jobs)
 
     peaks = [need(jobs).peak(0) for jobs in range(1, MOST_TOGETHER + 2)]
     assert peaks == sorted(set(peaks))
@@ -263,7 +282,7 @@ def test_only_the_strategy_for_batches_makes_several_together(engine: Engine) ->
     found = {}
     for strategy in Strategy:
         engine.strategy = strategy
-        found[strategy] = engine.width
+        found[strategy] = engine.width(BASE)
     engine.strategy = Strategy.BATCH
     assert found[Strategy.AUTO] == found[Strategy.QUALITY] == 1 < found[Strategy.BATCH] <= MOST_TOGETHER
-    assert Engine.load(load_base(DEMO), "cpu", Offload.RESIDENT, strategy=Strategy.BATCH).width == 1
+    assert Engine.load(load_base(DEMO), "cpu", Offload.RESIDENT, strategy=Strategy.BATCH).width(BASE) == 1

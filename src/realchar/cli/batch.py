@@ -14,6 +14,7 @@ import unicodedata
 from collections import Counter, deque
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from realchar.settings import Settings
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
-    from realchar.engine.together import Work
+    from realchar.engine.together import Make, Work
 
 # What files of the formats that are read are called; the first bytes decide what a file really is.
 PICTURE_NAME = re.compile(
@@ -195,10 +196,10 @@ class _Runner:
         if engine is None:
             return
 
-        def more() -> tuple[Task, Work[None]] | None:
-            return (left[0], self._work(engine, left.popleft())) if left else None
+        def more() -> tuple[Task, Make] | None:
+            return ((task := left.popleft()), partial(self._work, engine, task)) if left else None
 
-        with contextlib.closing(engine.together(more, engine.width).run()) as events:
+        with contextlib.closing(engine.together(more, engine.width(self.request)).run()) as events:
             yield from events
 
     @property

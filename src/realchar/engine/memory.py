@@ -132,19 +132,19 @@ class Need:
         lora_bytes: int = 0,
         *,
         precision: Precision = Precision.BF16,
-        jobs: int = 1,
+        branches: int = BRANCHES,
         whole_vae: bool = False,
     ) -> Need:
-        """Return what `jobs` pictures of `width` x `height` pixels need in one loop, each with a schedule of its own.
+        """Return what pictures of `width` x `height` pixels need in one loop, on one schedule.
 
-        whole_vae: the VAE is to do a picture as a whole; else it may be in the smallest tiles.
+        branches: forwards that take a step together, two for each picture with CFG; whole_vae: the VAE is to do a picture as a whole; else it may be in the smallest tiles.
         """
         number = 2 * footprint.precision
         rows = parts.blocks * footprint.width * MODULATION * (steps + 2)  # of t = 0 and one to spare
         tokens = 2 * width * height // PIXELS_PER_TOKEN
         tile = (tiling.SMALLEST + 2 * LARGEST_HALO) ** 2 * PIXELS_PER_LATENT * footprint.vae_width
         area = width * height * footprint.vae_width
-        states = max(0, BRANCHES * jobs - BRANCHES) * STATE_BYTES
+        states = max(0, branches - BRANCHES) * STATE_BYTES
         compute = max(
             SLOTS * parts.text_layer * number + isqrt(parts.text_layer // 12) * TEXT_BYTES * footprint.precision,
             SLOTS * parts.modulation * number,
@@ -153,7 +153,7 @@ class Need:
         )
         # A card holds what LoRAs add to the blocks in its slots; in RAM is the whole of it.
         lora = SLOTS * lora_bytes // parts.blocks if footprint.on_gpu else lora_bytes
-        fixed = (parts.rest + jobs * rows) * number + lora
+        fixed = (parts.rest + rows) * number + lora
         block = parts.block * number
         if precision is Precision.BF16:
             return cls(footprint.process, parts.blocks, block, SLOTS * block, False, fixed, compute)

@@ -28,12 +28,11 @@ from realchar.engine.ladder import keep_or_fewer, with_fewer_blocks, with_smalle
 from realchar.engine.memory import FREE_SHARE, Footprint, Need, plan_resident, plan_tile, plan_width, steady
 from realchar.engine.prompts import PromptCache, prompts_of
 from realchar.engine.tiling import Tile, count
-from realchar.engine.together import Together, Work
+from realchar.engine.together import Make, Together, Work
 from realchar.engine.work import ticking
 from realchar.errors import InvalidInput, OutOfMemory
 from realchar.headers import read_parts
 from realchar.machine import GB, read_memory
-from realchar.presets import MAX_STEPS
 from realchar.schema import Decoded, EditRequest, Ended, Event, Memory, Planned, Stage, StageName, Step, Tick
 from realchar.settings import AS_IT_IS, Offload, Settings, Speed, Strategy
 
@@ -55,10 +54,10 @@ class _Progress:
         return Stage(stage)
 
 
-def _once(work: Work[Any]) -> Callable[[], tuple[str, Work[Any]] | None]:
+def _once(work: Work[Any]) -> Callable[[], tuple[str, Make] | None]:
     """Return what gives one run, and then none."""
-    works = [("", work)]
-    return lambda: works.pop() if works else None
+    makes: list[tuple[str, Make]] = [("", lambda: work)]
+    return lambda: makes.pop() if makes else None
 
 
 class Engine:
@@ -172,7 +171,7 @@ class Engine:
                 yield event
         raise RuntimeError("a run has ended without a word")
 
-    def together(self, more: Callable[[], tuple[K, Work[Any]] | None], width: int = 1) -> Together[K]:
+    def together(self, more: Callable[[], tuple[K, Make] | None], width: int = 1) -> Together[K]:
         """Return a loop over the runs that `more` gives between steps, at most `width` at a time."""
         return Together(self.family, more, width)
 
@@ -239,14 +238,15 @@ class Engine:
         yield self._memory()
         return Decoded(image, self._facts(plan))
 
-    @property
-    def width(self) -> int:
-        """Return how many runs may share a loop: with the strategy for batches, as many as fit, while blocks stream."""
-        blocks = self.family.blocks
+    def width(self, request: EditRequest) -> int:
+        """Return how many runs like this one may share a loop.
+
+        With the strategy for batches as many as fit, while blocks stream; else one: each picture as soon as it can be.
+        """
+        blocks, edge = self.family.blocks, self.base.long_edge
         if self.strategy is not Strategy.BATCH or not isinstance(blocks, StreamedBlocks):
             return 1
-        edge = self.base.long_edge
-        return plan_width(lambda width: self._need(blocks, (edge, edge), MAX_STEPS, 0, width), self._total(blocks))
+        return plan_width(lambda width: self._need(blocks, request, (edge, edge), 0, width), self._total(blocks))
 
     def joins(self, loras: list[tuple[Path, float]]) -> bool:
         """Tell whether a run with these versions and strengths may begin now: weights are one for all that are under way."""
@@ -283,19 +283,21 @@ class Engine:
         wanted = self.resident_blocks
         if wanted is None:
             lora_bytes = sum(path.stat().st_size for path in loras)
-            need = self._need(blocks, picture.size, request.steps, lora_bytes, self.width)
+            need = self._need(blocks, request, picture.size, lora_bytes, self.width(request))
             wanted = steady(plan_resident(need, self._total(blocks)), blocks.num_resident, need.blocks)
         yield from keep_or_fewer(blocks, wanted, self.family.device)
 
-    def _need(self, blocks: StreamedBlocks, size: tuple[int, int], steps: int, lora_bytes: int, width: int) -> Need:
+    def _need(
+        self, blocks: StreamedBlocks, request: EditRequest, size: tuple[int, int], lora_bytes: int, width: int
+    ) -> Need:
         return Need.of(
             read_parts(self.base.path),
             self._footprint,
             *size,
-            steps,
+            request.steps,
             lora_bytes,
             precision=blocks.precision,
-            jobs=width,
+            branches=width * len(prompts_of(request)),
             whole_vae=self.strategy is Strategy.QUALITY,
         )
 

@@ -20,6 +20,7 @@ from realchar.engine.devices import release
 from realchar.engine.families.base import ModelFamily
 from realchar.engine.ladder import with_fewer_blocks
 from realchar.engine.work import ticking
+from realchar.errors import OutOfMemory
 from realchar.schema import Degraded, Ended, Event
 
 T = TypeVar("T")
@@ -34,27 +35,30 @@ class Ask:
 
 
 Work = Generator[Event | Ask, Any, T]
+Make = Callable[[], Work[Any]]  # begins a run, anew each time
 
 
 class Together(Generic[K]):
     """A loop over runs, each under a key of its own, up to `width` at a time."""
 
-    def __init__(self, family: ModelFamily, more: Callable[[], tuple[K, Work[Any]] | None], width: int = 1) -> None:
-        """`more` is asked for another run between steps, as long as there is room for one; None: not now."""
+    def __init__(self, family: ModelFamily, more: Callable[[], tuple[K, Make] | None], width: int = 1) -> None:
+        """`more` is asked for another run between steps, as long as there is room for one; None: not now.
+
+        A run for which memory is too short beside others is begun again when it can be alone.
+        """
         self.width = width
         self._family = family
         self._more = more
+        self._makes: dict[K, Make] = {}
+        self._set_aside: list[K] = []
         self._works: dict[K, Work[Any]] = {}
         self._asks: dict[K, Ask] = {}
-
-    @property
-    def keys(self) -> list[K]:
-        """Return the keys of the runs that are under way."""
-        return list(self._works)
 
     def drop(self, key: K) -> None:
         """Close one run, in the middle of a step even; the others don't notice."""
         self._asks.pop(key, None)
+        if key in self._set_aside:
+            self._set_aside.remove(key)
         work = self._works.pop(key, None)
         if work is not None:
             work.close()
@@ -63,18 +67,28 @@ class Together(Generic[K]):
         """Yield every run's events and its end, until there is none any more. Closing it closes all, within one block."""
         try:
             while True:
-                while len(self._works) < self.width and (new := self._more()) is not None:
-                    key, work = new
-                    self._works[key] = work
-                    yield from self._advance(key, partial(next, work))
+                yield from self._begin_more()
                 if not self._asks:
                     return
-                waiting = self.keys
+                waiting = list(self._asks)
                 for start in range(0, len(waiting), self.width):
                     yield from self._step([key for key in waiting[start : start + self.width] if key in self._asks])
         finally:
-            for key in self.keys:
+            for key in [*self._works, *self._set_aside]:
                 self.drop(key)
+
+    def _begin_more(self) -> Iterator[tuple[K, Event | Ended]]:
+        while len(self._works) < self.width:
+            if self._set_aside:
+                if self._works:
+                    return  # nobody joins while one waits to be alone
+                key = self._set_aside.pop(0)
+            elif (new := self._more()) is not None:
+                key, self._makes[new[0]] = new
+            else:
+                return
+            self._works[key] = work = self._makes[key]()
+            yield from self._advance(key, partial(next, work))
 
     def _advance(self, key: K, resume: Callable[[], Event | Ask]) -> Iterator[tuple[K, Event | Ended]]:
         """Let a run go on until it asks, or ends."""
@@ -94,7 +108,11 @@ class Together(Generic[K]):
             self._asks[key] = said
             return
         self._works.pop(key, None)
-        yield key, ended
+        if isinstance(ended.error, OutOfMemory) and self._works:
+            self._set_aside.append(key)
+            yield key, Degraded("alone", {}, "this picture is made anew, alone, once those beside it are done")
+        else:
+            yield key, ended
 
     def _step(self, keys: list[K]) -> Iterator[tuple[K, Event | Ended]]:
         """Take one step of each of these runs; where memory is too short for all, in halves, from now on."""
