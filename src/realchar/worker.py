@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -22,14 +23,15 @@ from realchar.convert import convert
 from realchar.errors import NotFound, RealCharError, StorageError
 from realchar.jobs.store import JobStore
 from realchar.machine import prepare_engine_process
-from realchar.requests import prepare_options
-from realchar.schema import Event, Job, JobState, Saved, Step, Tick, event_json
+from realchar.requests import prepare_options, with_choices
+from realchar.schema import Event, Job, JobState, Saved, Stage, Step, Tick, event_json
 from realchar.settings import Settings
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
 
 log = logging.getLogger("realchar.worker")
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 PREVIEW_BYTES = 16_000
 PREVIEW_LADDER = ((384, 80), (384, 60), (384, 40), (256, 50), (128, 50))  # long edge in pixels, JPEG quality
@@ -45,7 +47,7 @@ class Runner(Protocol):
 
 
 class EngineRunner:
-    """Holds the engine; the base is loaded once."""
+    """Holds the engine; the base is loaded once, and again only where a job wants another offload mode."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -57,15 +59,37 @@ class EngineRunner:
 
         if self._engine is None:
             self._engine = Engine.from_settings(load_base(self.settings.base), self.settings)
-        base = self._engine.base
-        return {"base": base.title, "demo": base.demo, "device": self._engine.device_name}
+        engine = self._engine
+        facts = {"base": engine.base.title, "demo": engine.base.demo, "device": engine.device_name}
+        return facts | {"offload": engine.mode.value}
 
     def run(self, job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
-        self.load()
-        assert self._engine is not None
-        request = job.request
-        options = prepare_options(self._engine.base, request.size, request.long_edge, self.settings.max_megapixels)
-        return convert(self._engine, request, source, options, self.settings.weights, targets)
+        request, settings = job.request, with_choices(self.settings, job.request)
+        if not self._fits(settings):
+            yield Stage("load")
+        engine = self._engine_for(settings)
+        engine.budget = settings.budget  # holds from this run on, without loading anything
+        options = prepare_options(engine.base, request.size, request.long_edge, settings.max_megapixels)
+        yield from convert(engine, request, source, options, settings.weights, targets)
+
+    def _fits(self, settings: Settings) -> bool:
+        """Tell whether the engine that is loaded has the offload mode of these settings."""
+        engine = self._engine
+        return engine is not None and engine.mode is settings.offload.resolved(on_gpu=engine.on_gpu)
+
+    def _engine_for(self, settings: Settings) -> Engine:
+        """Return the engine in the settings' offload mode; one in another mode is freed before the base is loaded."""
+        from realchar.engine.devices import release
+        from realchar.engine.pipeline import Engine
+
+        if self._engine is None or not self._fits(settings):
+            if self._engine is not None:
+                device = self._engine.family.device
+                self._engine = None
+                gc.collect()  # else both would be in memory
+                release(device)
+            self._engine = Engine.from_settings(load_base(settings.base), settings)
+        return self._engine
 
 
 class Worker:
@@ -230,9 +254,10 @@ def _end_with_parent() -> None:
 
 
 def main(argv: list[str]) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     prepare_engine_process()
     settings = Settings.load()
+    logging.getLogger("realchar").setLevel(settings.log.upper())
     store = JobStore(settings.database, lease_s=settings.lease_s)
     worker = Worker(settings, store, EngineRunner(settings), argv[0])
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()

@@ -38,7 +38,7 @@ PICTURE_NAME = re.compile(
     re.IGNORECASE,
 )
 # Errors that every further picture would meet too.
-ENDING_CODES = frozenset({"disk", "device", "resident_blocks", "oom_load"})
+ENDING_CODES = frozenset({"disk", "device", "offload", "resident_blocks", "oom_load"})
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,12 @@ class Engine:
         return cls.load(base, settings.device, settings.offload, settings.kept_blocks, settings.budget)
 
     @property
+    def on_gpu(self) -> bool:
+        return self.family.device.type == "cuda"
+
+    @property
     def _footprint(self) -> Footprint:
-        return Footprint.of(self.base, on_gpu=self.family.device.type == "cuda")
+        return Footprint.of(self.base, on_gpu=self.on_gpu)
 
     @property
     def _room(self) -> int | None:
