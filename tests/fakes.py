@@ -14,9 +14,10 @@ from typing import Any
 from PIL import Image, ImageFilter, UnidentifiedImageError
 
 from realchar.errors import InvalidInput, NotFound
+from realchar.requests import with_choices
 from realchar.schema import EditRequest, Job, JobState, SizePolicy
 from realchar.service import EventRow, Media
-from realchar.settings import Settings
+from realchar.settings import MOST_VRAM, Offload, Settings
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,11 @@ class Weights:
 
 
 class FakeService:
-    """Keeps everything in memory; `step_s` is the time of a step, `load_s` that of the base."""
+    """Keeps everything in memory; `step_s` is the time of a step, `load_s` that of the base, `card_gb` a card's memory."""
 
-    def __init__(self, settings: Settings, step_s: float = 0.15, load_s: float = 0.0) -> None:
+    def __init__(self, settings: Settings, step_s: float = 0.15, load_s: float = 0.0, card_gb: float = 0.0) -> None:
         self.settings = settings
+        self.memory = {"memory": "gpu" if card_gb else "ram", "used_gb": 3.1, "total_gb": card_gb or 24.0}
         self.step_s, self.load_s = step_s, load_s
         settings.files.mkdir(parents=True, exist_ok=True)
         self.listing = [Weights(f"AnythingtoRealCharacters2511_{n:07d}", f"v{n}", n) for n in (8500, 3056, 500)]
@@ -140,13 +142,21 @@ class FakeService:
                         *enlarged,
                         *found["notes"],
                     ],
-                    "fits": True,
-                    "need_gb": 1.2,
-                    "memory": "ram",
-                    "total_gb": 24.0,
                     "exact": self._keep(owner, exact, "prepared.png"),
                 }
-            return {**found["card"], **cards[edge]}
+            return self.fitted({**found["card"], **cards[edge]})
+
+    def fitted(self, card: dict[str, Any], offload: str | None = None, vram: float | None = None) -> dict[str, Any]:
+        need = {"resident": 58.5, "model": 43.0, "sequential": 2.9}.get(offload or "", 3.8) if self.on_gpu else 1.2
+        total = min(vram or MOST_VRAM, self.memory["total_gb"])
+        return card | {"fits": need <= total, "need_gb": need, "memory": self.memory["memory"], "total_gb": total}
+
+    def settings_for(self, offload: str | None, vram: float | None) -> Settings:
+        return with_choices(self.settings, EditRequest("", offload=offload, vram=vram))
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.memory["memory"] == "gpu"
 
     def media(self, owner: str, name: str) -> Media:
         found = self._files.get(name)
@@ -215,8 +225,7 @@ class FakeService:
 
     def stats(self) -> dict[str, Any]:
         waiting = sum(job.state == "queued" for job in self._jobs.values())
-        memory = {"memory": "ram", "used_gb": 3.1, "total_gb": 24.0}
-        return {"queue_length": waiting, "memory": memory, "s_per_step": self.step_s, "vram_used_gb": None}
+        return {"queue_length": waiting, "memory": self.memory, "s_per_step": self.step_s, "vram_used_gb": None}
 
     # ---- the scripted engine
 
@@ -263,7 +272,8 @@ class FakeService:
             before = opened.copy()
         for stage in ("preprocess", "encode_text", "encode_image", "plan", "denoise"):
             self._say(job, "stage", {"stage": stage})
-        plan = {"mode": "resident", "resident": 2, "blocks": 2, "vae_tiles": 1}
+        mode = Offload(job.request.offload or self.settings.offload).resolved(on_gpu=self.on_gpu)
+        plan = {"mode": mode, "resident": 60 if mode is Offload.RESIDENT else 12, "blocks": 60, "vae_tiles": 1}
         self._say(job, "plan", {**plan, "device": "cpu", "dtype": "float32", "attention": "sdpa"})
         n = job.request.steps
         for i in range(1, n + 1):
@@ -273,7 +283,7 @@ class FakeService:
                 return
             step = {"i": i, "n": n, "elapsed_s": i * self.step_s, "eta_s": (n - i) * self.step_s}
             self._say(job, "step", step, self._preview(before, i / n))
-            self._say(job, "memory", {"memory": "ram", "used_gb": 3 + i / n, "total_gb": 24.0})
+            self._say(job, "memory", {**self.memory, "used_gb": 3 + i / n})
         self._say(job, "stage", {"stage": "finish"})
         after = before.filter(ImageFilter.GaussianBlur(3))
         files = {
@@ -307,14 +317,14 @@ class FakeSupervisor:
         self._service.stop()
 
 
-def main(port: int, data: Path, step_s: float, load_s: float) -> int:
+def main(port: int, data: Path, step_s: float, load_s: float, card_gb: float = 0.0) -> int:
     """Serve the page around the scripted engine."""
     from ui.serve import run
 
     settings = Settings.load({}, port=port, data=data, weights=data / "weights")
-    service = FakeService(settings, step_s, load_s)
+    service = FakeService(settings, step_s, load_s, card_gb)
     return run(settings, lambda: service, FakeSupervisor)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])))
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), *map(float, sys.argv[3:])))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from realchar.engine.together import Ask, Together, Work
 from realchar.schema import Event, Job, Saved
 
-Script = Callable[[Job, Path, dict[str, Path]], Iterator[Event]]
+Script = Callable[[Job, Path, dict[str, Path]], Iterator[Event | Ask]]
 
 
 class ScriptedRunner:
-    def __init__(self, script: Script, load_error: Exception | None = None) -> None:
+    blocks, device = None, torch.device("cpu")
+
+    def __init__(self, script: Script, load_error: Exception | None = None, width: int = 1) -> None:
+        self.width = width
         self.script = script
         self.load_error = load_error
 
@@ -21,8 +27,22 @@ class ScriptedRunner:
             raise self.load_error
         return {"base": "scripted", "demo": True, "device": "none"}
 
-    def run(self, job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
-        return self.script(job, source, targets)
+    def work(self, job: Job, source: Path, targets: dict[str, Path]) -> Work[None]:
+        yield from self.script(job, source, targets)
+
+    def joins(self, job: Job) -> bool:
+        return self.width > 1
+
+    def loop(self, more: Any) -> Together[Any]:
+        return Together(self, more, self.width)
+
+    @property
+    def family(self) -> Any:
+        return self
+
+    def velocities(self, branches: list[Any], wanted: Any) -> Generator[None, None, list[Any]]:
+        yield
+        return []
 
 
 def write_all(targets: dict[str, Path]) -> Saved:

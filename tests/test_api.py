@@ -577,3 +577,17 @@ def test_slow_watcher_loses_old_previews_only() -> None:
     found = asyncio.run(fill())
     assert len(found) == BACKLOG
     assert found[0][1] == "job" and found[-1][1] == "saved" and found[-2][0] == 3 * BACKLOG + 1
+
+
+def test_choices_for_this_machine_travel_and_are_checked(client: TestClient) -> None:
+    card = put(client)
+    choices = {"offload": "stream", "vram": 6.5, "strategy": "quality"}
+    job = submit(client, upload=card["id"], **choices)
+    assert {key: job["request"][key] for key in choices} == choices
+    plain = submit(client, upload=card["id"])["request"]
+    assert [plain[key] for key in choices] == [None, None, None]
+    answer = client.get(f"/api/uploads/{card['id']}", params={"vram": 0.5, "offload": "stream"})
+    assert answer.json()["total_gb"] == 0.5 and not answer.json()["fits"]
+    for name, value in (("vram", "much"), ("offload", 3), ("strategy", True)):
+        answer = client.post("/api/jobs", json={"upload": card["id"], name: value})
+        assert answer.status_code == 422 and f"'{name}' must be" in answer.json()["message"]

@@ -55,11 +55,15 @@ class Echo:
         yield
         return []
 
+    @property
+    def family(self) -> Any:
+        return self
+
     def width(self, request: EditRequest) -> int:
         return self.at_a_time
 
     def together(self, more: Any, width: int = 1) -> Together[Any]:
-        return Together(self, more, width)  # type: ignore[arg-type]
+        return Together(self, more, width)
 
 
 @pytest.fixture

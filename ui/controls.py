@@ -34,6 +34,9 @@ class Controls:
     prompt_set: gr.Radio
     prompt: gr.Textbox
     negative: gr.Textbox
+    offload: gr.Radio
+    vram: gr.Slider
+    strategy: gr.Radio
     tile: gr.Dropdown
     stamp: gr.Checkbox
 
@@ -84,6 +87,7 @@ def build(service: Service) -> Controls:
         prompt = _text("prompt", PROMPTS["base"])
         negative = _text("negative", NEGATIVE, info=T["set.negative.info"])
     with gr.Accordion(T["set.memory"], open=False, elem_id="rc-memory"):
+        offload, vram, strategy = _memory(service)
         tile = gr.Dropdown(
             [(T["set.tile.auto"], 0), *((T["set.tile.px"].format(px=side), side) for side in TILE_SIDES)],
             value=0,
@@ -94,19 +98,60 @@ def build(service: Service) -> Controls:
             elem_id="rc-f-tile",
         )
     stamp = gr.Checkbox(True, label=T["set.stamp"], interactive=True, container=False, elem_id="rc-f-stamp")
-    controls = Controls(chips, lora, strength, cfg, steps, seed, size, prompt_set, prompt, negative, tile, stamp)
+    controls = Controls(
+        chips,
+        lora,
+        strength,
+        cfg,
+        steps,
+        seed,
+        size,
+        prompt_set,
+        prompt,
+        negative,
+        offload,
+        vram,
+        strategy,
+        tile,
+        stamp,
+    )
     _wire(controls)
     return controls
 
 
-def _slider(name: str, low: float, high: float, value: float, step: float, *, interactive: bool = True) -> gr.Slider:
+def _memory(service: Service) -> tuple[gr.Radio, gr.Slider, gr.Radio]:
+    """Make the controls of how this machine is used. Their first values mean: as the app is set."""
+    card = handlers.on_gpu(service)
+    offload = gr.Radio(
+        handlers.offload_choices(service),
+        value="auto",
+        label=T["set.offload"],
+        info=T["set.offload.info" if card else "set.offload.info.cpu"],
+        interactive=True,
+        elem_id="rc-f-offload",
+    )
+    vram = _slider("vram", 0, handlers.most_vram(service), 0, 0.5, interactive=card, info=handlers.vram_info(service))
+    strategy = gr.Radio(
+        handlers.strategy_choices(),
+        value=service.settings.strategy.value,
+        label=T["set.strategy"],
+        info=T["set.strategy.info"],
+        interactive=True,
+        elem_id="rc-f-strategy",
+    )
+    return offload, vram, strategy
+
+
+def _slider(
+    name: str, low: float, high: float, value: float, step: float, *, interactive: bool = True, info: str | None = None
+) -> gr.Slider:
     return gr.Slider(
         low,
         high,
         value,
         step=step,
         label=T[f"set.{name}"],
-        info=T.get(f"set.{name}.info"),
+        info=info or T.get(f"set.{name}.info"),
         interactive=interactive,
         elem_id=f"rc-f-{name}",
     )
@@ -143,7 +188,9 @@ def _wire(form: Controls) -> None:
     sent for a single paste.
     """
     numbers: list[gr.Slider | gr.Radio] = [form.cfg, form.steps, form.size]
-    form.preset.input(None, [form.preset, *numbers], numbers, js="(...v) => rc.preset(v)")
+    # A strategy is no part of what tells presets apart: it never changes the picture.
+    set_by_preset = [*numbers, form.strategy]
+    form.preset.input(None, [form.preset, *set_by_preset], set_by_preset, js="(...v) => rc.preset(v)")
     for number in numbers:
         number.change(None, numbers, form.preset, js="(...v) => rc.presetOf(v)")
     form.prompt_set.input(None, [form.prompt_set, form.prompt], form.prompt, js="(...v) => rc.promptOf(v)")

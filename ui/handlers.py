@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realchar.presets import NEGATIVE, PRESETS, PROMPTS, small_edge
+from realchar.settings import Offload, Strategy
 from ui.texts import TEXTS
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 NO_LORA = ":none"  # a colon is in no file name that the listing could hold on Windows, nor a key without a name
 
 Choice = tuple[str, str]
+OFFLOAD_ORDER = (Offload.STREAM, Offload.RESIDENT, Offload.MODEL, Offload.SEQUENTIAL)
 
 
 def weight_choices(service: Service) -> list[Choice]:
@@ -47,6 +49,36 @@ def size_choices(service: Service) -> list[Choice]:
     ]
 
 
+def on_gpu(service: Service) -> bool:
+    return bool(service.stats()["memory"]["memory"] == "gpu")
+
+
+def offload_choices(service: Service) -> list[Choice]:
+    """Return (label, mode) of each mode that this machine can do; the first, "auto", is as the app is set."""
+    card = on_gpu(service)
+    own = TEXTS[f"set.offload.{service.settings.offload.resolved(on_gpu=card)}"]
+    modes = [mode for mode in OFFLOAD_ORDER if card or not mode.needs_card]
+    automatic = TEXTS["set.offload.auto"].format(mode=own.partition(" (")[0].lower())
+    return [(automatic, "auto"), *((TEXTS[f"set.offload.{mode}"], mode.value) for mode in modes)]
+
+
+def strategy_choices() -> list[Choice]:
+    return [(TEXTS[f"set.strategy.{strategy}"], strategy.value) for strategy in Strategy]
+
+
+def most_vram(service: Service) -> float:
+    """Return the largest budget in GB that a job may ask for: the app's own, or what the card has."""
+    total = math.floor(service.stats()["memory"]["total_gb"])
+    return min(service.settings.vram or total, total)
+
+
+def vram_info(service: Service) -> str:
+    if not on_gpu(service):
+        return TEXTS["set.vram.info.cpu"]
+    own = service.settings.vram
+    return TEXTS["set.vram.info.own"].format(gb=f"{own:g}") if own else TEXTS["set.vram.info"]
+
+
 def preset_table() -> dict[str, dict[str, Any]]:
     """Return what each preset sets, by its name."""
     return {
@@ -54,6 +86,7 @@ def preset_table() -> dict[str, dict[str, Any]]:
             "cfg": preset.cfg,
             "steps": preset.steps,
             "size": "small" if preset.small else preset.size,
+            "strategy": preset.strategy.value,
             "tip": preset.tip,
         }
         for preset in PRESETS.values()
@@ -76,6 +109,11 @@ def boot(service: Service, samples: Path, fields: list[str]) -> dict[str, Any]:
             "safe": {"size": "safe", "long_edge": None},
             "native": {"size": "native", "long_edge": None},
         },
+        "choices": {  # what a kept form may hold: of another day, the machine or the app's own setting was another
+            "offload": [value for _, value in offload_choices(service)],
+            "strategy": [value for _, value in strategy_choices()],
+        },
+        "most_vram": most_vram(service) if on_gpu(service) else 0,
         "upload_mb": service.settings.upload_mb,
         "notice": base.notice,
         "base": base.title,

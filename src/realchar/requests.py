@@ -57,7 +57,8 @@ def with_choices(settings: Settings, request: EditRequest) -> Settings:
 
 
 def check_choices(request: EditRequest, settings: Settings, *, on_gpu: bool) -> None:
-    """Raise InvalidInput for a choice that the app, as it is set, or this machine can't follow."""
+    """Raise InvalidInput for a choice that can't be, or that the app, as it is set, or this machine can't follow."""
+    _check_choice_values(request)
     if request.vram is not None and 0 < settings.vram < request.vram:
         message = f"A budget of {request.vram:g} GB is more than the app's own; choose {settings.vram:g} or less."
         raise InvalidInput("vram", message, value=request.vram, most=settings.vram)
@@ -90,11 +91,7 @@ def check_values(request: EditRequest) -> None:
         raise InvalidInput("size", f"Size is {request.size!r}, but 'safe' or 'native' is possible.", value=request.size)
     if request.preset != "custom":
         get_preset(request.preset)
-    _check_choice("offload", "Offload mode", request.offload, [*Offload])
-    _check_choice("strategy", "Strategy", request.strategy, [*Strategy])
-    if request.vram is not None and not 0 < request.vram < MOST_VRAM:
-        message = f"A budget of {request.vram:g} GB is not possible; give what the card may use, such as 8, or none."
-        raise InvalidInput("vram", message, value=str(request.vram))
+    _check_choice_values(request)
     for name, text in (("prompt", request.prompt), ("negative_prompt", request.negative_prompt)):
         check_text(name, text)
         if len(text) > MAX_PROMPT:
@@ -117,6 +114,14 @@ def _check_range(name: str, value: float, low: float, high: float, more: str = "
     if not low <= value <= high:  # not a number is in no range
         message = f"{_LABELS[name]} is {value}, but {low:g} to {high:.10g}{more} is possible."
         raise InvalidInput(name, message, value=str(value))
+
+
+def _check_choice_values(request: EditRequest) -> None:
+    _check_choice("offload", "Offload mode", request.offload, [*Offload])
+    _check_choice("strategy", "Strategy", request.strategy, [*Strategy])
+    if request.vram is not None and not 0 < request.vram < MOST_VRAM:
+        message = f"A budget of {request.vram:g} GB is not possible; give what the card may use, such as 8, or none."
+        raise InvalidInput("vram", message, value=str(request.vram))
 
 
 def _check_choice(name: str, label: str, value: str | None, possible: Sequence[str]) -> None:

@@ -18,8 +18,8 @@ from realchar.errors import InvalidInput, JobError, NotFound, storage_error
 from realchar.images import prepare
 from realchar.jobs.rows import EventRow, UploadRow
 from realchar.jobs.store import JobStore
-from realchar.machine import GB, read_memory
-from realchar.requests import check_text, check_values, checked, prepare_options
+from realchar.machine import GB, has_card, read_memory
+from realchar.requests import check_choices, check_text, check_values, checked, prepare_options, with_choices
 from realchar.results import read_request, save
 from realchar.schema import EditRequest, Job, SizePolicy
 from realchar.settings import Settings
@@ -106,7 +106,7 @@ class Service:
         self.store.add_upload(UploadRow(upload, owner, name, file.name, mime, {_policy(size, long_edge): card}))
         if mime:
             self.store.add_file(file.name, owner, upload, mime, name)
-        return card
+        return self.fitted(card)
 
     def card(self, owner: str, upload: str, size: SizePolicy, long_edge: int | None = None) -> dict[str, Any]:
         """Return the card of an upload for another size; prepared once per size."""
@@ -118,9 +118,32 @@ class Service:
             if not row.mime:
                 card["original"] = card["exact"]
             self.store.set_card(upload, policy, card)
-            return card
-        found: dict[str, Any] = row.cards[policy]
-        return found
+            return self.fitted(card)
+        return self.fitted(row.cards[policy])
+
+    def fitted(self, card: dict[str, Any], offload: str | None = None, vram: float | None = None) -> dict[str, Any]:
+        """Return a card with what its picture needs now, and of what: with these choices, else as the app is set.
+
+        Raises InvalidInput for a choice that is not possible.
+        """
+        settings = self.settings_for(offload, vram)
+        base, memory = self.base(), read_memory(settings.device)
+        on_gpu = memory.kind == "gpu"
+        size, precision = card["padded"], settings.precision
+        need = least_bytes(base, settings.offload, *size, on_gpu=on_gpu, precision=precision) / GB
+        total = min(memory.total_gb, settings.vram or memory.total_gb) if on_gpu else memory.total_gb
+        return card | {
+            "fits": max(card["prepared"]) <= base.long_edge and need <= total,
+            "need_gb": round(need, 1),
+            "memory": memory.kind,
+            "total_gb": round(total, 1),
+        }
+
+    def settings_for(self, offload: str | None, vram: float | None) -> Settings:
+        """Return the settings with these choices in effect. Raises InvalidInput for one that is not possible."""
+        request = EditRequest("", offload=offload, vram=vram)
+        check_choices(request, self.settings, on_gpu=has_card(self.settings.device))
+        return with_choices(self.settings, request)
 
     def _prepare(self, owner: str, upload: str, file: Path, size: SizePolicy, long_edge: int | None) -> dict[str, Any]:
         base = self.base()
@@ -130,11 +153,6 @@ class Service:
         save(prepared.picture, self.settings.files / exact)
         self.store.add_file(exact, owner, upload, "image/png", "prepared.png")
         report = prepared.report
-        memory = read_memory(self.settings.device)
-        on_gpu = memory.kind == "gpu"
-        offload, precision = self.settings.offload, self.settings.precision
-        need = least_bytes(base, offload, *prepared.padded.size, on_gpu=on_gpu, precision=precision) / GB
-        total = min(memory.total_gb, self.settings.vram or memory.total_gb) if on_gpu else memory.total_gb
         return {
             "source": report["source"]["size"],
             "format": report["source"]["format"],
@@ -143,10 +161,6 @@ class Service:
             "padded": report["padded"],
             "notes": report["notes"],
             "exact": exact,
-            "fits": max(prepared.picture.size) <= base.long_edge and need <= total,
-            "need_gb": round(need, 1),
-            "memory": memory.kind,
-            "total_gb": round(total, 1),
         }
 
     def _upload(self, owner: str, upload: str) -> UploadRow:
@@ -161,6 +175,7 @@ class Service:
         """Queue a conversion; the same `key` returns the same job."""
         row = self._upload(owner, upload)
         check_text("key", key or "")
+        check_choices(request, self.settings, on_gpu=has_card(self.settings.device))
         request = checked(request, self.settings.weights)
         waiting = self.store.num_waiting(owner)
         if waiting >= self.settings.max_queued:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -10,26 +11,31 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from PIL import Image
 
-from realchar.catalog import load_base
-from realchar.convert import convert
+from realchar.catalog import get_weights, load_base
+from realchar.convert import conversion
 from realchar.errors import NotFound, RealCharError, StorageError
 from realchar.jobs.store import JobStore
 from realchar.machine import prepare_engine_process
-from realchar.requests import prepare_options
-from realchar.schema import Event, Job, JobState, Saved, Step, Tick, event_json
+from realchar.requests import prepare_options, with_choices
+from realchar.schema import Ended, Event, Job, JobState, Saved, Stage, Step, Tick, event_json
 from realchar.settings import Settings
 
 if TYPE_CHECKING:
+    from realchar.engine.families.base import ModelFamily
     from realchar.engine.pipeline import Engine
+    from realchar.engine.together import Make, Together, Work
 
 log = logging.getLogger("realchar.worker")
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 PREVIEW_BYTES = 16_000
 PREVIEW_LADDER = ((384, 80), (384, 60), (384, 40), (256, 50), (128, 50))  # long edge in pixels, JPEG quality
@@ -38,14 +44,32 @@ STORAGE_RETRY_S = 2.0
 
 
 class Runner(Protocol):
-    """Turns a job into events; the real one loads the base, tests use a scripted one."""
+    """Turns jobs into events; the real one loads the base, tests use a scripted one."""
 
     def load(self) -> dict[str, Any]: ...
-    def run(self, job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]: ...
+    def work(self, job: Job, source: Path, targets: dict[str, Path]) -> Work[None]:
+        """Do one job, for a loop."""
+
+    def joins(self, job: Job) -> bool:
+        """Tell whether a job may begin beside those that are under way in the loop."""
+
+    def loop(self, more: Callable[[], tuple[Task, Make] | None]) -> Together[Task]:
+        """Return a loop that begins with one job and asks for more."""
+
+
+@dataclass(eq=False)
+class Task:
+    """A job that this worker holds: the files that it is to write, its end once it is told, and what renews its lease."""
+
+    job: Job
+    targets: dict[str, Path]
+    saved: Saved | None = None
+    ended: bool = False
+    held: ExitStack = field(default_factory=ExitStack)
 
 
 class EngineRunner:
-    """Holds the engine; the base is loaded once."""
+    """Holds the engine; the base is loaded once, and again only where a job wants another offload mode."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -57,15 +81,61 @@ class EngineRunner:
 
         if self._engine is None:
             self._engine = Engine.from_settings(load_base(self.settings.base), self.settings)
-        base = self._engine.base
-        return {"base": base.title, "demo": base.demo, "device": self._engine.device_name}
+        engine = self._engine
+        facts = {"base": engine.base.title, "demo": engine.base.demo, "device": engine.device_name}
+        return facts | {"offload": engine.mode.value}
 
-    def run(self, job: Job, source: Path, targets: dict[str, Path]) -> Iterator[Event]:
-        self.load()
+    @property
+    def family(self) -> ModelFamily:
         assert self._engine is not None
-        request = job.request
-        options = prepare_options(self._engine.base, request.size, request.long_edge, self.settings.max_megapixels)
-        return convert(self._engine, request, source, options, self.settings.weights, targets)
+        return self._engine.family
+
+    def loop(self, more: Callable[[], tuple[Task, Make] | None]) -> Together[Task]:
+        from realchar.engine.together import Together
+
+        self._loop = Together(self, more)
+        return self._loop
+
+    def joins(self, job: Job) -> bool:
+        settings, engine = with_choices(self.settings, job.request), self._engine
+        alike = engine is not None and (engine.budget, engine.strategy) == (settings.budget, settings.strategy)
+        if engine is None or not alike or not self._fits(settings):
+            return False
+        try:
+            loras = [(get_weights(settings.weights, ref.name).path, ref.strength) for ref in job.request.loras]
+            return engine.joins(loras)
+        except (NotFound, OSError):
+            return False  # its own turn is the time to fail
+
+    def work(self, job: Job, source: Path, targets: dict[str, Path]) -> Work[None]:
+        request, settings = job.request, with_choices(self.settings, job.request)
+        if not self._fits(settings):
+            yield Stage("load")
+        engine = self._engine_for(settings)
+        if not engine.busy:  # holds from this run on, without loading anything
+            engine.budget, engine.strategy = settings.budget, settings.strategy
+            self._loop.width = engine.width(request)
+        options = prepare_options(engine.base, request.size, request.long_edge, settings.max_megapixels)
+        yield from conversion(engine, request, source, options, settings.weights, targets)
+
+    def _fits(self, settings: Settings) -> bool:
+        """Tell whether the engine that is loaded has the offload mode of these settings."""
+        engine = self._engine
+        return engine is not None and engine.mode is settings.offload.resolved(on_gpu=engine.on_gpu)
+
+    def _engine_for(self, settings: Settings) -> Engine:
+        """Return the engine in the settings' offload mode; one in another mode is freed before the base is loaded."""
+        from realchar.engine.devices import release
+        from realchar.engine.pipeline import Engine
+
+        if self._engine is None or not self._fits(settings):
+            if self._engine is not None:
+                device = self._engine.family.device
+                self._engine = None
+                gc.collect()  # else both would be in memory
+                release(device)
+            self._engine = Engine.from_settings(load_base(settings.base), settings)
+        return self._engine
 
 
 class Worker:
@@ -108,42 +178,80 @@ class Worker:
             self.store.broadcast("engine", state)
 
     def work(self, job: Job) -> None:
-        """Run one job to its end, whatever happens in it."""
-        targets = {role: self.settings.files / f"{secrets.token_urlsafe(16)}.png" for role in roles(job)}
-        try:
-            with beating(self.store, job, self.name):
-                saved = self._run(job, targets)
-        except RealCharError as error:
-            log.warning("Job %s failed: %s", job.id, error)
-            self._end(job, targets, JobState.FAILED, error.to_json())
-        except Exception:
-            reference = secrets.token_hex(4)
-            log.exception("Job %s failed unexpectedly, reference %s", job.id, reference)
-            message = f"Something unexpected went wrong; details are in the log under {reference}."
-            self._end(
-                job, targets, JobState.FAILED, {"code": "unknown", "message": message, "args": {"ref": reference}}
-            )
-        else:
-            if saved is None:
-                self._end(job, targets, JobState.CANCELLED, None)
-            else:
-                self._done(job, saved, targets)
+        """Run a job to its end, whatever happens in it, and others beside it where they may join."""
+        tasks: list[Task] = []
 
-    def _run(self, job: Job, targets: dict[str, Path]) -> Saved | None:
-        """Append every event; None when the job is no longer wanted. Leaving the generator frees what it held."""
-        upload = self.store.find_upload(job.upload)
+        def more() -> tuple[Task, Make] | None:
+            found = self._claim_beside(job) if tasks else job
+            if found is None:
+                return None
+            tasks.append(self._task(found))
+            return tasks[-1], partial(self._begin, tasks[-1])
+
+        try:
+            loop = self.runner.loop(more)
+            with closing(loop.run()) as events:
+                for task, event in events:
+                    if not self._heard(task, event):
+                        loop.drop(task)
+                        if not task.ended:
+                            self._end(task, JobState.CANCELLED, None)
+        except Exception as error:  # of the loop itself
+            for task in (task for task in tasks if not task.ended):
+                self._fail(task, error)
+        finally:
+            for task in tasks:
+                task.held.close()
+
+    def _claim_beside(self, first: Job) -> Job | None:
+        """Claim the job whose turn is next, if it may join those under way; none overtakes it.
+
+        What was under way when a worker died is tried again alone, so that it can't take others with it.
+        """
+        try:
+            job = None if self.stop.is_set() or first.attempt > 1 else self.store.next_queued()
+            if job is None or job.attempt > 0 or not self.runner.joins(job):
+                return None
+            return self.store.claim(self.name, job.id)
+        except StorageError as error:
+            log.warning("%s", error)
+            return None
+
+    def _task(self, job: Job) -> Task:
+        targets = {role: self.settings.files / f"{secrets.token_urlsafe(16)}.png" for role in roles(job)}
+        task = Task(job, targets)
+        task.held.enter_context(beating(self.store, job, self.name))
+        return task
+
+    def _begin(self, task: Task) -> Work[None]:
+        upload = self.store.find_upload(task.job.upload)
         if upload is None or not (self.settings.files / upload.file).exists():
             raise NotFound("upload_gone", "The uploaded picture is no longer here; choose it again.")
-        events = self.runner.run(job, self.settings.files / upload.file, targets)
-        saved = None
-        try:
-            for event in events:
-                if not self._append(job, event):
-                    return None
-                saved = event if isinstance(event, Saved) else saved
-        finally:
-            getattr(events, "close", lambda: None)()
-        return saved
+        yield from self.runner.work(task.job, self.settings.files / upload.file, task.targets)
+
+    def _heard(self, task: Task, event: Event | Ended) -> bool:
+        """Take note of an event, an end as the job's end; False where no more of it is wanted."""
+        if not isinstance(event, Ended):
+            task.saved = event if isinstance(event, Saved) else task.saved
+            try:
+                return self._append(task.job, event)
+            except StorageError as error:
+                self._fail(task, error)
+        elif event.error is not None:
+            self._fail(task, event.error)
+        elif task.saved is not None:
+            self._done(task, task.saved)
+        return False
+
+    def _fail(self, task: Task, error: Exception) -> None:
+        if isinstance(error, RealCharError):
+            log.warning("Job %s failed: %s", task.job.id, error)
+            self._end(task, JobState.FAILED, error.to_json())
+            return
+        reference = secrets.token_hex(4)
+        log.error("Job %s failed unexpectedly, reference %s", task.job.id, reference, exc_info=error)
+        message = f"Something unexpected went wrong; details are in the log under {reference}."
+        self._end(task, JobState.FAILED, {"code": "unknown", "message": message, "args": {"ref": reference}})
 
     def _append(self, job: Job, event: Event) -> bool:
         if isinstance(event, Saved):
@@ -154,19 +262,23 @@ class Worker:
         jpeg = None if preview is None else preview_jpeg(preview)
         return self.store.append(job, self.name, event.kind, event_json(event), jpeg)
 
-    def _done(self, job: Job, saved: Saved, targets: dict[str, Path]) -> None:
-        result = event_json(saved)
+    def _done(self, task: Task, saved: Saved) -> None:
+        task.ended = True
+        job, result = task.job, event_json(saved)
         stem = Path(job.source_name).stem[:80] or "picture"
         files = tuple(
             (path.name, "image/png", f"{stem}_realchar_s{job.request.seed}{_SUFFIX[role]}.png")
-            for role, path in targets.items()
+            for role, path in task.targets.items()
         )
+        task.held.close()
         if not self._finish(job, JobState.DONE, result=result, files=files):
-            _delete(targets)
+            _delete(task.targets)
 
-    def _end(self, job: Job, targets: dict[str, Path], state: JobState, error: dict[str, Any] | None) -> None:
-        _delete(targets)
-        self._finish(job, state, error=error)
+    def _end(self, task: Task, state: JobState, error: dict[str, Any] | None) -> None:
+        task.ended = True
+        task.held.close()
+        _delete(task.targets)
+        self._finish(task.job, state, error=error)
 
     def _finish(self, job: Job, state: JobState, **facts: Any) -> bool:
         """Write the end until it works: while the disk is full nothing else can be done either."""
@@ -230,9 +342,10 @@ def _end_with_parent() -> None:
 
 
 def main(argv: list[str]) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     prepare_engine_process()
     settings = Settings.load()
+    logging.getLogger("realchar").setLevel(settings.log.upper())
     store = JobStore(settings.database, lease_s=settings.lease_s)
     worker = Worker(settings, store, EngineRunner(settings), argv[0])
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()

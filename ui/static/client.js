@@ -78,15 +78,18 @@
     if (!opened) return;
     clearFieldErrors();
     store.set("rc_form", { ...state.form, newest: state.form.lora === defaultVersion() });
-    if (before && before.size !== state.form.size && state.card) refreshCard();
+    if (before && ["size", "offload", "vram"].some((name) => before[name] !== state.form[name]) && state.card) refreshCard();
   }
   async function openedForm(values) {
-    state.form = named(values);
+    const fresh = named(values);
+    state.form = { ...fresh };
     const listing = await api("GET", "/api/weights").catch(() => null);
     if (listing) state.weights = listing;
     if (kept) {
       for (const name of boot.fields) if (name !== "lora" && typeof kept[name] === typeof state.form[name]) state.form[name] = kept[name];
       if (!(state.form.size in boot.sizes)) state.form.size = "safe";
+      for (const [name, values] of Object.entries(boot.choices)) if (!values.includes(state.form[name])) state.form[name] = fresh[name];
+      state.form.vram = Math.min(state.form.vram, boot.most_vram);
       // Who never chose another version gets the newest, also when that is a new file.
       if (listing) state.form.lora = kept.newest || !knownVersion(kept.lora) ? defaultVersion() : kept.lora;
     }
@@ -106,7 +109,7 @@
   }
   const preset = ([name, ...numbers]) => {
     const found = boot.presets[name];
-    return found ? [found.cfg, found.steps, found.size] : numbers;
+    return found ? [found.cfg, found.steps, found.size, found.strategy] : numbers;
   };
   const presetOf = ([cfg, steps, size]) =>
     Object.keys(boot.presets).find((name) => { const p = boot.presets[name]; return p.cfg === cfg && p.steps === steps && p.size === size; }) ?? "custom";
@@ -116,7 +119,7 @@
   const strengthFor = (version) => ({ __type__: "update", interactive: Boolean(version) && version !== boot.none });
   const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
-  const FIELD_OF = { steps: "steps", cfg: "cfg", seed: "seed", size: "size", long_edge: "size", tile: "tile", prompt: "prompt", prompt_long: "prompt", strength: "strength", weights_unknown: "lora" };
+  const FIELD_OF = { steps: "steps", cfg: "cfg", seed: "seed", size: "size", long_edge: "size", tile: "tile", offload: "offload", vram: "vram", strategy: "strategy", prompt: "prompt", prompt_long: "prompt", strength: "strength", weights_unknown: "lora" };
   function clearFieldErrors() {
     document.querySelectorAll(".rc-field-error").forEach((element) => element.remove());
     if (parts.go) tell(one(parts.go, ".rc-error"), "");
@@ -148,6 +151,8 @@
       cfg: form.cfg,
       seed: form.seed ?? -1,
       ...boot.sizes[form.size],
+      ...machine(form),
+      strategy: form.strategy,
       tile: form.tile || null,
       loras: form.lora === boot.none || !form.lora ? [] : [{ name: form.lora, strength: form.strength }],
       preset: form.preset,
@@ -235,7 +240,7 @@
       list.append(make("li", {}, button));
     });
     const id = store.get("rc_upload");
-    if (id && !state.card) api("GET", `/api/uploads/${encodeURIComponent(id)}?${sizeQuery()}`).then((card) => { if (!state.card && !sendingFile) setCard(card, true); }, () => store.set("rc_upload", null));
+    if (id && !state.card) api("GET", `/api/uploads/${encodeURIComponent(id)}?${cardQuery()}`).then((card) => { if (!state.card && !sendingFile) setCard(card, true); }, () => store.set("rc_upload", null));
     drawDrop();
   }
   const dropError = (text) => tell(one(parts.drop, ".rc-error"), text);
@@ -245,9 +250,11 @@
     upload(files[0]);
     if (files.length > 1) dropNote(t("drop.first", { n: files.length }));
   }
-  const sizeQuery = () => {
-    const { size, long_edge } = boot.sizes[state.form?.size ?? kept?.size] ?? boot.sizes.safe;
-    return `size=${size}${long_edge ? `&long_edge=${long_edge}` : ""}`;
+  // What a job chooses about the machine; null: as the app is set.
+  const machine = (form) => ({ offload: form?.offload === "auto" ? null : form?.offload ?? null, vram: form?.vram || null });
+  const cardQuery = () => {
+    const size = boot.sizes[state.form?.size ?? kept?.size] ?? boot.sizes.safe;
+    return Object.entries({ ...size, ...machine(state.form) }).filter(([, value]) => value !== null).map(([name, value]) => `${name}=${value}`).join("&");
   };
   function upload(file) {
     dropError("");
@@ -258,7 +265,7 @@
     const request = new XMLHttpRequest();
     sendingFile = request;
     const finish = (text) => { if (sendingFile === request) sendingFile = null; if (text) dropError(text); drawDrop(); render(); };
-    request.open("PUT", `/api/uploads?${sizeQuery()}&name=${encodeURIComponent(file.name || "picture.png")}`);
+    request.open("PUT", `/api/uploads?${cardQuery()}&name=${encodeURIComponent(file.name || "picture.png")}`);
     request.responseType = "json";
     request.upload.onprogress = (event) => drawUpload(event.total ? event.loaded / event.total : 0);
     request.onload = () => {
@@ -291,7 +298,7 @@
   async function refreshCard() {
     const id = state.card.id;
     try {
-      const card = await api("GET", `/api/uploads/${id}?${sizeQuery()}`);
+      const card = await api("GET", `/api/uploads/${id}?${cardQuery()}`);
       if (state.card?.id !== id) return;
       state.card = { ...card, params: state.card.params };
       drawDrop();
@@ -526,7 +533,7 @@
     drawTimes();
   }
   const planText = (plan) => plan ? [
-    t(plan.resident === plan.blocks ? "run.plan.all" : "run.plan.text", plan),
+    t(plan.mode === "resident" ? "run.plan.all" : "run.plan.text", plan),
     ...(plan.precision && plan.precision !== "bf16" ? [plan.precision] : []),
     ...(plan.compiled ? [T["run.plan.compiled"]] : []),
     ...(plan.vae_tiles > 1 ? [t("run.plan.tiles", { n: plan.vae_tiles })] : []),

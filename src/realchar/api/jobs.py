@@ -58,6 +58,9 @@ class Submit(BaseModel):
     loras: list[Lora] = Field(default_factory=list)
     preset: str = Field("custom", max_length=40)
     stamp: bool = True
+    offload: str | None = Field(None, max_length=40)
+    vram: Number | None = None
+    strategy: str | None = Field(None, max_length=40)
     key: str | None = Field(None, min_length=8, max_length=80)
 
     def request(self) -> EditRequest:

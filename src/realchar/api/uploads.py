@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_NAME = 200  # characters kept of a file name; it is for display and download names only
 LongEdge = Annotated[int | None, Query(ge=32, le=4096)]
+Vram = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
 class TooBig(InvalidInput):
@@ -33,9 +34,16 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
     @router.put("/api/uploads", status_code=201)
     async def upload(
-        request: Request, owner: Owner, name: str = "picture", size: SizePolicy = "safe", long_edge: LongEdge = None
+        request: Request,
+        owner: Owner,
+        name: str = "picture",
+        size: SizePolicy = "safe",
+        long_edge: LongEdge = None,
+        offload: str | None = None,
+        vram: Vram = None,
     ) -> dict[str, Any]:
         """Take a picture (the raw body), prepare it for the model, and return its card."""
+        service.settings_for(offload, vram)  # refused before the picture is sent
         announced = whole(request.headers.get("content-length")) or 0
         if announced > limit:
             raise _too_big(announced, limit)
@@ -44,14 +52,22 @@ def add_routes(router: APIRouter, service: Service) -> None:
         except OSError as error:
             raise storage_error(error, "The picture") from error
         try:
-            return await run_in_threadpool(service.add_upload, owner, file, _display_name(name), size, long_edge)
+            card = await run_in_threadpool(service.add_upload, owner, file, _display_name(name), size, long_edge)
+            return await run_in_threadpool(service.fitted, card, offload, vram)
         finally:
             file.unlink(missing_ok=True)  # the service has moved it away unless it failed early
 
     @router.get("/api/uploads/{upload_id}")
-    def card(upload_id: str, owner: Owner, size: SizePolicy = "safe", long_edge: LongEdge = None) -> dict[str, Any]:
-        """Return the card of an upload, prepared for this size."""
-        return service.card(owner, upload_id, size, long_edge)
+    def card(
+        upload_id: str,
+        owner: Owner,
+        size: SizePolicy = "safe",
+        long_edge: LongEdge = None,
+        offload: str | None = None,
+        vram: Vram = None,
+    ) -> dict[str, Any]:
+        """Return the card of an upload, prepared for this size; whether it fits, with these choices."""
+        return service.fitted(service.card(owner, upload_id, size, long_edge), offload, vram)
 
 
 def _clear(folder: Path) -> None:

@@ -40,7 +40,7 @@ PICTURE_NAME = re.compile(
     re.IGNORECASE,
 )
 # Errors that every further picture would meet too.
-ENDING_CODES = frozenset({"disk", "device", "resident_blocks", "precision", "compile", "oom_load"})
+ENDING_CODES = frozenset({"disk", "device", "offload", "resident_blocks", "precision", "compile", "oom_load"})
 
 
 @dataclass(frozen=True, eq=False)

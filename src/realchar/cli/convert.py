@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from collections.abc import Generator
@@ -16,7 +17,7 @@ from realchar.cli.names import path_argument
 from realchar.convert import convert
 from realchar.errors import InvalidInput
 from realchar.images import prepare
-from realchar.machine import prepare_engine_process
+from realchar.machine import has_card, prepare_engine_process
 from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset, small_edge
 from realchar.requests import check_blocks, checked, prepare_options
 from realchar.results import check_target
@@ -33,7 +34,7 @@ from realchar.schema import (
     Tick,
     event_json,
 )
-from realchar.settings import Offload, Precision, Settings
+from realchar.settings import Log, Offload, Precision, Settings, Strategy
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
@@ -81,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offload",
         choices=[mode.value for mode in Offload],
-        help="where the transformer's weights are; default: resident",
+        help="where weights are while unused; default auto: stream on a graphics card, else resident",
     )
     parser.add_argument(
         "--resident-blocks",
@@ -91,6 +92,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--vram", type=float, metavar="GB", help="most that the graphics card is to hold; default: what is free"
+    )
+    parser.add_argument(
+        "--strategy",
+        choices=[strategy.value for strategy in Strategy],
+        help="what memory beyond the weights is for; default: the preset's",
     )
     parser.add_argument(
         "--precision",
@@ -107,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_settings(args: argparse.Namespace) -> Settings:
-    """Return the settings with the options in effect; raises InvalidInput for one that would have no effect."""
+    """Return the settings with the options in effect; raises InvalidInput for one that can have no effect here."""
     offload = Offload(args.offload) if args.offload else None
     settings = Settings.load(
         base=args.base,
@@ -117,7 +123,8 @@ def load_settings(args: argparse.Namespace) -> Settings:
         precision=Precision(args.precision) if args.precision else None,
         compile=args.compile,
     )
-    if args.resident_blocks and settings.offload is not Offload.STREAM:
+    mode = settings.offload.resolved(on_gpu=has_card(settings.device))
+    if args.resident_blocks and mode is not Offload.STREAM:
         message = f"--resident-blocks {args.resident_blocks} means nothing without streaming; add --offload stream."
         raise InvalidInput("resident_blocks", message, value=args.resident_blocks)
     return settings
@@ -142,6 +149,7 @@ def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) 
         loras=() if name == "none" else (LoraRef(name, args.strength),),
         preset=preset.name,
         stamp=not args.no_stamp,
+        strategy=args.strategy or (None if preset.strategy is Strategy.AUTO else preset.strategy.value),
     )
 
 
@@ -157,6 +165,9 @@ def load_engine(base: BaseInfo, settings: Settings) -> Engine:
     prepare_engine_process()
     from realchar.engine.pipeline import Engine
 
+    if settings.log is Log.DEBUG:  # else what is worth knowing is among the events
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("realchar").setLevel(logging.DEBUG)
     return Engine.from_settings(base, settings)
 
 
@@ -217,12 +228,13 @@ class Terminal:
             for note in (note for note in event.notes if note["code"] != "resize"):  # the line above says it
                 self.line(f"  · {note['text']}")
         elif isinstance(event, Planned):
-            streamed = event.mode == Offload.STREAM
-            share = f"{event.resident}/{event.blocks} blocks in memory" if streamed else "all weights in memory"
+            kept = "all weights in memory"
+            if event.mode != Offload.RESIDENT:
+                kept = f"offload: {event.mode}, {event.resident}/{event.blocks} resident"
             tiles = f", VAE in {event.vae_tiles} tiles" if event.vae_tiles > 1 else ""
             form = "" if event.precision == Precision.BF16 else f" ({event.precision})"
             form += ", compiled" if event.compiled else ""
-            self.line(f"Runs on {event.device} in {event.dtype}{form}, {share}{tiles}")
+            self.line(f"Runs on {event.device} in {event.dtype}{form}, {kept}{tiles}")
         elif isinstance(event, Degraded):
             self.line(f"  · Memory was short: {event.text}")
         elif isinstance(event, Step) and self.live:

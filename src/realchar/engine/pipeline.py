@@ -134,8 +134,12 @@ class Engine:
         )
 
     @property
+    def on_gpu(self) -> bool:
+        return self.family.device.type == "cuda"
+
+    @property
     def _footprint(self) -> Footprint:
-        return Footprint.of(self.base, on_gpu=self.family.device.type == "cuda")
+        return Footprint.of(self.base, on_gpu=self.on_gpu)
 
     @property
     def _room(self) -> int | None:
@@ -173,7 +177,7 @@ class Engine:
 
     def together(self, more: Callable[[], tuple[K, Make] | None], width: int = 1) -> Together[K]:
         """Return a loop over the runs that `more` gives between steps, at most `width` at a time."""
-        return Together(self.family, more, width)
+        return Together(self, more, width)
 
     def work(
         self, request: EditRequest, picture: Image.Image, box: tuple[int, int, int, int], loras: list[Path]
@@ -247,6 +251,11 @@ class Engine:
         if self.strategy is not Strategy.BATCH or not isinstance(blocks, StreamedBlocks):
             return 1
         return plan_width(lambda width: self._need(blocks, request, (edge, edge), 0, width), self._total(blocks))
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether a run is under way."""
+        return self._under_way > 0
 
     def joins(self, loras: list[tuple[Path, float]]) -> bool:
         """Tell whether a run with these versions and strengths may begin now: weights are one for all that are under way."""

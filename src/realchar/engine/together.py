@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,16 +38,23 @@ Work = Generator[Event | Ask, Any, T]
 Make = Callable[[], Work[Any]]  # begins a run, anew each time
 
 
+class Owner(Protocol):
+    """Who has a family of models."""
+
+    @property
+    def family(self) -> ModelFamily: ...
+
+
 class Together(Generic[K]):
     """A loop over runs, each under a key of its own, up to `width` at a time."""
 
-    def __init__(self, family: ModelFamily, more: Callable[[], tuple[K, Make] | None], width: int = 1) -> None:
-        """`more` is asked for another run between steps, as long as there is room for one; None: not now.
+    def __init__(self, owner: Owner, more: Callable[[], tuple[K, Make] | None], width: int = 1) -> None:
+        """`owner` has the family, at the latest when a run asks for something; `more` is asked for another run between steps, as long as there is room for one; None: not now.
 
-        A run for which memory is too short beside others is begun again when it can be alone.
+        `width` may be set at any time. A run for which memory is too short beside others is begun again when it can be alone.
         """
         self.width = width
-        self._family = family
+        self._owner = owner
         self._more = more
         self._makes: dict[K, Make] = {}
         self._set_aside: list[K] = []
@@ -124,7 +131,7 @@ class Together(Generic[K]):
         try:
             if len(keys) == 1:
                 velocities = yield from self._told(
-                    keys, with_fewer_blocks(attempt, self._family.blocks, self._family.device)
+                    keys, with_fewer_blocks(attempt, self._owner.family.blocks, self._owner.family.device)
                 )
             else:
                 velocities = yield from self._told(keys, attempt())
@@ -142,7 +149,7 @@ class Together(Generic[K]):
                 yield from self._advance(key, answer)
 
     def _in_halves(self, keys: list[K]) -> Iterator[tuple[K, Event | Ended]]:
-        release(self._family.device)
+        release(self._owner.family.device)
         self.width = len(keys) // 2
         text = (
             f"at most {self.width} pictures are now made together"
@@ -159,7 +166,7 @@ class Together(Generic[K]):
         """Return the velocities of all branches, by run; of runs that are dropped meanwhile none."""
         owners = [key for key in keys for _ in self._asks[key].branches]
         branches = [branch for key in keys for branch in self._asks[key].branches]
-        found = yield from ticking(self._family.velocities(branches, lambda i: owners[i] in self._works))
+        found = yield from ticking(self._owner.family.velocities(branches, lambda i: owners[i] in self._works))
         velocities: dict[K, list[Tensor]] = {}
         for key, velocity in zip(owners, found, strict=True):
             if velocity is not None:

@@ -87,15 +87,20 @@ class JobStore:
 
     # ---- workers: claim, append, finish
 
-    def claim(self, worker: str) -> Job | None:
-        """Take the oldest queued job in one statement; no two workers ever get the same."""
+    def next_queued(self) -> Job | None:
+        """Return the oldest queued job."""
+        rows = self._db.read("SELECT * FROM jobs WHERE state='queued' ORDER BY seq LIMIT 1")
+        return job_row(rows[0]) if rows else None
+
+    def claim(self, worker: str, only: str | None = None) -> Job | None:
+        """Take the oldest queued job in one statement, or only that one; no two workers ever get the same."""
         if not self._db.read("SELECT 1 FROM jobs WHERE state='queued' LIMIT 1"):
             return None  # an idle poll takes no write lock
         with self._db.write() as db:
             row = db.execute(
                 "UPDATE jobs SET state='running', worker=?, attempt=attempt+1, started=?, lease=?, cancelling=0"
-                " WHERE seq=(SELECT min(seq) FROM jobs WHERE state='queued') RETURNING *",
-                (worker, self.now(), self.now() + self.lease_s),
+                " WHERE seq=(SELECT min(seq) FROM jobs WHERE state='queued') AND id=coalesce(?, id) RETURNING *",
+                (worker, self.now(), self.now() + self.lease_s, only),
             ).fetchone()
             if row is None:
                 return None
