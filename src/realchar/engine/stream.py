@@ -152,21 +152,27 @@ class BlockStream:
     def step(self) -> Generator[nn.Module, None, None]:
         """Give each group's module, ready to run until the next is asked for. May be closed at any of them."""
         for i, group in enumerate(self._groups):
-            self._prefetch(i)
+            if not self._is_coming(i):
+                self._prefetch(i)
             if i not in self._passing:
                 if i in self._arriving:
                     self._accelerator.wait(self._arriving.pop(i))
                 yield group.module
-                continue
-            slot = next(slot for slot in self._slots if slot.held == i)
-            self._accelerator.wait(slot.ready)
-            self._bind(i, slot.buffer)
-            try:
-                yield group.module
-            finally:
-                slot.free = self._accelerator.mark()
-                self._unbind(i)
-        self._prefetch(len(self._groups))
+            else:
+                slot = next(slot for slot in self._slots if slot.held == i)
+                self._accelerator.wait(slot.ready)
+                self._bind(i, slot.buffer)
+                try:
+                    yield group.module
+                finally:
+                    slot.free = self._accelerator.mark()
+                    self._unbind(i)
+            # Only now: while this group computes, the host has time for copies that take it some.
+            self._prefetch(i)
+
+    def _is_coming(self, i: int) -> bool:
+        """Tell whether a group is there or on its way."""
+        return i not in self._stale and (i not in self._passing or any(slot.held == i for slot in self._slots))
 
     def _prefetch(self, i: int) -> None:
         """Have the groups loaded that run next, from group `i` on: streamed ones, and resident ones that are stale."""
