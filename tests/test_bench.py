@@ -76,8 +76,10 @@ def in_process(spec: RowSpec, _timeout_s: float) -> dict[str, Any]:
 def report(base: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "run_row", in_process)
+        patch.setattr(run, "LONG_SIZE", SIZE)
         rows = tuple(row for row in ROWS if row not in SPEEDS)
-        return run_bench(Options(str(base), size=SIZE, steps=1, rows=rows, lora_rank=4, vae_tiles=(32,)))
+        options = Options(str(base), size=SIZE, steps=1, rows=rows, lora_rank=4, vae_tiles=(32,), together=2, jobs=16)
+        return run_bench(options)
 
 
 # ---- random weights
@@ -192,6 +194,13 @@ def test_every_row_has_the_facts_that_are_documented(report: dict[str, Any]) -> 
     keys = {key for part in (report, report["machine"], report["base"], report["settings"]) for key in part}
     keys |= {key for row in report["rows"] for key in row} | set(rows["resident"]["lora"])
     keys |= set(rows["vae 64x32"]["vae"][0])
+    together, long = rows["stream 2 together"]["together"], rows["stream 16 jobs"]["long"]
+    assert together["equal"] and together["width_at_the_end"] == 2
+    seconds = together["s_per_picture_step"]
+    assert together["throughput"] == seconds["alone"] / seconds["together"] > 0
+    assert (long["switches"], long["cancelled"], list(long["drift"])) == (3, 2, ["ram"])
+    assert long["flat"] == (abs(long["drift"]["ram"]) <= 0.03)
+    keys |= {*together, *long}
     assert not [key for key in keys if f"`{key}`" not in text]
 
 
@@ -250,7 +259,9 @@ def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
     assert found[:6] == ["resident", "stream 4 GB", "stream 8 GB", "stream 12 GB", "stream 16 GB", "stream 24 GB"]
     fast = ["compiled", "fp8", "fp8-fast"]
     assert found[6:12] == [f"stream {budget} GB {way}" for way in fast for budget in (4, 24)]
-    assert found[12:] == ["diffusers", "group-block", "group-leaf", "sequential", "vae 1024x1024"]
+    assert found[12:14] == ["stream 4 GB pinned", "stream 4 GB staging"]
+    assert found[14:16] == ["stream 4 GB 4 together", "stream 4 GB 100 jobs"]
+    assert found[16:] == ["attention", "diffusers", "group-block", "group-leaf", "sequential", "vae 1024x1024"]
     assert [s.name for s in specs(Options(rows=("stream",)), setting(DEMO, tmp_path), on_gpu=False)] == ["stream"]
 
 
@@ -261,6 +272,8 @@ def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
         ({"vae_sizes": ((64, 0),)}, "64x0"),
         ({"steps": 0}, "--steps is 0"),
         ({"steps": 99}, "--steps is 99; choose a value from 1 to 98"),
+        ({"together": 1}, "--together is 1; choose a value from 2"),
+        ({"jobs": 7}, "--jobs is 7"),
         ({"budgets": (8.0, 0.05)}, "--budgets is 0.05"),
         ({"budgets": (float("nan"),)}, "--budgets is nan"),
         ({"row_timeout_s": float("nan")}, "--row-timeout is nan"),
@@ -294,10 +307,20 @@ def with_budgets(report: dict[str, Any]) -> dict[str, Any]:
     return report | {"rows": rows}
 
 
+def test_a_run_that_drifts_is_told(report: dict[str, Any]) -> None:
+    row = next(row for row in report["rows"] if row["kind"] == "long")
+    worse = row | {"long": row["long"] | {"drift": {"ram": 0.031}, "flat": False}}
+    assert "(+3.1 %): NOT flat within 3 %" in text_of(report | {"rows": [worse]})
+
+
 def test_where_the_resident_row_fails_the_first_streamed_one_is_the_reference(
     report: dict[str, Any], tmp_path: Path
 ) -> None:
-    rows = [dict(row) for row in with_budgets(report)["rows"] if row["mode"] in ("stream", "diffusers")]
+    rows = [
+        dict(row)
+        for row in with_budgets(report)["rows"]
+        if row["mode"] in ("stream", "diffusers") and row["kind"] in ("engine", "diffusers")
+    ]
     for i, row in enumerate(rows[:2]):
         np.save(tmp_path / f"stream-{row['budget_gb']:g}-GB.picture.npy", np.full((2, 2), 7 + 3 * i, np.uint8))
         np.save(tmp_path / f"stream-{row['budget_gb']:g}-GB.latents.npy", np.zeros(3, np.float32))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from realchar.engine.layout import lay_out
 from realchar.engine.residency import HostWeights, StagingRing
-from realchar.engine.tiers import HostFacts, Tier, choose_tier
+from realchar.engine.tiers import HostFacts, Tier, choose_tier, only
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
 from tests.streams import LaggingCopies
@@ -126,6 +126,10 @@ TIERS: list[tuple[HostFacts, Tier, str]] = [
     (HostFacts(True, "Windows", 64, 41), "pinned", "not tried on Windows"),
     (HostFacts(True, "Windows", 64, 41, {"pinned": "error 2"}), "staging", "error 2|Windows"),
     (HostFacts(True, "Windows", 31, 41), "staging", "slower"),
+    (HostFacts(True, "Linux", 64, 41, only("auto")), "registered", "locked in RAM"),
+    (HostFacts(True, "Linux", 64, 41, only("registered")), "registered", "locked in RAM"),
+    (HostFacts(True, "Linux", 64, 41, only("pinned")), "pinned", "pinned was asked for"),
+    (HostFacts(True, "Linux", 64, 41, only("staging")), "staging", "staging was asked for"),
 ]
 
 

@@ -5,10 +5,13 @@ All sizes are GB of 10**9 bytes. Nothing here imports torch or holds a CUDA cont
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,6 +38,18 @@ def prepare_engine_process() -> None:
         os.environ.setdefault(name, value)
     # Not torch's own place, which is temporary: compiled blocks are to be there at the next start.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+    _load_cuda_12()
+
+
+def _load_cuda_12() -> None:
+    """Load the CUDA 12 runtime where it lies beside xformers, which is built for it and finds it only when it is there."""
+    if importlib.util.find_spec("xformers") is None:
+        return
+    with suppress(ImportError, OSError):
+        spec = importlib.util.find_spec("nvidia.cuda_runtime")
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            for library in Path(folder, "lib").glob("libcudart.so.12*"):
+                ctypes.CDLL(str(library))
 
 
 def cache_folder() -> Path:

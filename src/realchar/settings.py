@@ -50,6 +50,15 @@ class Offload(StrEnum):
         return self
 
 
+class HostMemory(StrEnum):
+    """Where streamed weights wait in RAM."""
+
+    AUTO = "auto"
+    REGISTERED = "registered"
+    PINNED = "pinned"
+    STAGING = "staging"
+
+
 class Strategy(StrEnum):
     """How memory beyond the weights is used."""
 
@@ -63,6 +72,19 @@ class Log(StrEnum):
 
     INFO = "info"
     DEBUG = "debug"
+
+
+class Attention(StrEnum):
+    """Who computes attention; auto: the fastest that is as exact as torch's own choice, `sdpa`."""
+
+    AUTO = "auto"
+    SDPA = "sdpa"
+    CUDNN = "cudnn"
+    FLASH = "flash"
+    XFORMERS = "xformers"
+    FLASH_ATTN = "flash-attn"
+    FLASH_ATTN_3 = "flash-attn-3"
+    SAGE = "sage"
 
 
 class Precision(StrEnum):
@@ -79,6 +101,7 @@ class Speed:
 
     precision: Precision = Precision.BF16
     compiled: bool = False
+    attention: Attention = Attention.AUTO
 
 
 AS_IT_IS = Speed()
@@ -96,10 +119,12 @@ class Settings:
     offload: Offload = (
         Offload.AUTO
     )  # auto, resident, stream, model or sequential; auto: stream on a card, else resident
+    host_memory: HostMemory = HostMemory.AUTO  # where streamed weights wait: auto, registered, pinned or staging
     strategy: Strategy = Strategy.AUTO  # auto, quality or batch: what memory beyond the weights is for
     vram: float = 0.0  # budget on the graphics card in GB, for the whole process; 0: what is free
     resident_blocks: int = AS_MANY_AS_FIT  # with stream, blocks that stay on the device; -1: as the budget allows
     precision: Precision = Precision.BF16  # fp8: blocks are held as 8-bit codes; fp8-fast: and multiply as such
+    attention: Attention = Attention.AUTO  # auto, sdpa, cudnn, flash, xformers, flash-attn, flash-attn-3 or sage
     compile: bool = False  # compile the blocks: faster steps, but the first picture of a kind of size waits for it
     host: str = "127.0.0.1"  # address to listen on; another one is reachable from other machines
     port: int = 7860  # port to listen on
@@ -130,7 +155,7 @@ class Settings:
 
     @property
     def speed(self) -> Speed:
-        return Speed(self.precision, self.compile)
+        return Speed(self.precision, self.compile, self.attention)
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:

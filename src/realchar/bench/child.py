@@ -31,6 +31,16 @@ def measure(spec: RowSpec) -> dict[str, Any]:
         from realchar.bench.engine_row import measure_engine
 
         return measure_engine(spec)
+    if spec.kind == "together":
+        from realchar.bench.together_row import measure_together
+
+        return measure_together(spec)
+    if spec.kind == "long":
+        from realchar.bench.long_row import measure_long
+
+        return measure_long(spec)
+    if spec.kind == "attention":
+        return {"attention": _attention(spec)}
     if spec.kind == "diffusers":
         from realchar.bench.diffusers_row import measure_diffusers
 
@@ -48,6 +58,22 @@ def _vae(spec: RowSpec) -> list[dict[str, Any]]:
     folder = Path(spec.setting.base) / "vae"
     rows = measure_vae(folder, spec.setting.size, spec.tiles, device, compute_dtype(device))
     return [dataclasses.asdict(row) for row in rows]
+
+
+def _attention(spec: RowSpec) -> dict[str, Any]:
+    """Return what every attention backend does on the shape of the picture, and which `auto` takes."""
+    from diffusers import QwenImageTransformer2DModel
+
+    from realchar.engine.attention import Shape, choose, measure
+    from realchar.engine.devices import compute_dtype, find_device
+    from realchar.engine.pipeline import TOKENS_OF_TEXT
+
+    device, (width, height) = find_device(spec.setting.device), spec.setting.size
+    config = QwenImageTransformer2DModel.load_config(Path(spec.setting.base) / "transformer", local_files_only=True)
+    tokens = TOKENS_OF_TEXT + 2 * width * height // 16**2
+    shape = Shape(tokens, config["num_attention_heads"], config["attention_head_dim"])
+    rows = measure(shape, device, compute_dtype(device))
+    return {"tokens": tokens, "chosen": choose(rows), "backends": [dataclasses.asdict(row) for row in rows]}
 
 
 def _machine(name: str) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from realchar.engine.blocks import StreamedBlocks
 from realchar.engine.pipeline import Engine
 from realchar.errors import RealCharError
 from realchar.machine import GB
-from realchar.settings import Offload
+from realchar.settings import HostMemory, Offload
 
 
 def measure_engine(spec: RowSpec) -> dict[str, Any]:
     """Return the row's facts; writes picture and latents into the work folder. Raises RealCharError."""
     setting, memory = spec.setting, ProcessMemory(spec.setting.device)
     began = time.perf_counter()
-    engine = _load(load_base(setting.base), str(memory.device), spec)
+    engine = load_engine(load_base(setting.base), str(memory.device), spec)
     memory.sync()
     load_s = time.perf_counter() - began
     recorder = Recorder(engine.family)
@@ -49,17 +49,24 @@ def measure_engine(spec: RowSpec) -> dict[str, Any]:
         "weights_wait": _weights_wait(engine),
         "sha256": sha256,
     }
-    if setting.loras:
+    if setting.loras and spec.host_memory == "auto":
         row["lora"] = _with_lora(engine, spec, memory, cfg.step_s)
     return row
 
 
-def _load(base: BaseInfo, device: str, spec: RowSpec) -> Engine:
+def load_engine(base: BaseInfo, device: str, spec: RowSpec) -> Engine:
     """Load the engine as the app would; streaming without a budget keeps no block resident, the least that it can take."""
     mode = Offload(spec.mode)
     if spec.budget_gb is None:
         return Engine.load(base, device, mode, resident_blocks=0, speed=spec.speed)
-    return Engine.load(base, device, mode, budget=int(spec.budget_gb * GB), speed=spec.speed)
+    return Engine.load(
+        base,
+        device,
+        mode,
+        budget=int(spec.budget_gb * GB),
+        speed=spec.speed,
+        host_memory=HostMemory(spec.host_memory),
+    )
 
 
 def _with_lora(engine: Engine, spec: RowSpec, memory: ProcessMemory, step_s: float) -> dict[str, Any]:

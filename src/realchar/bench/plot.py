@@ -19,23 +19,31 @@ VALUES: tuple[tuple[str, Callable[[dict[str, Any]], float]], ...] = (
 
 def svg_of(report: dict[str, Any]) -> str:
     """Return the SVG. Raises InvalidInput where no streamed row with a budget came through."""
-    rows = [row for row in report["rows"] if row["ok"] and row["kind"] != "vae"]
-    ours = sorted((row for row in rows if row["budget_gb"] is not None), key=lambda row: row["budget_gb"])
+    rows = [row for row in report["rows"] if row["ok"] and row["kind"] in ("engine", "diffusers")]
+    budgeted = sorted((row for row in rows if row["budget_gb"] is not None), key=lambda row: row["budget_gb"])
+    ours = [row for row in budgeted if row["name"] == f"stream {row['budget_gb']:g} GB"]
     if not ours:
         message = "There is no streamed row with a budget to plot; choose the row stream and give --budgets."
         raise InvalidInput("plot", message)
     # What has no budget of its own is drawn at what it takes.
     others = [(row, row["peak_gb"]) for row in rows if row["kind"] == "diffusers"]
+    others += [(row, row["budget_gb"]) for row in budgeted if row not in ours]
     resident = next((row for row in rows if row["mode"] == "resident"), None)
     charts = []
     for title, get in VALUES:
         line = [(float(row["budget_gb"]), get(row)) for row in ours]
-        marks = {row["name"]: (x, get(row)) for row, x in others}
+        marks = {_short(row): (x, get(row)) for row, x in others}
         charts.append(list(_plot(title, line, marks, None if resident is None else get(resident))))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11">'
     background = f'<rect width="{2 * WIDTH}" height="{HEIGHT}" fill="white"/>'
     second = [f'<g transform="translate({WIDTH} 0)">', *charts[1], "</g>"]
     return "\n".join([head, background, *charts[0], *second, "</svg>"]) + "\n"
+
+
+def _short(row: dict[str, Any]) -> str:
+    """Return a row's name, without what all of ours have in common."""
+    name = str(row["name"])
+    return name if row["budget_gb"] is None else name.removeprefix("stream ")
 
 
 def _plot(title: str, line: list[Point], marks: dict[str, Point], resident: float | None) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,20 @@ import numpy as np
 
 from realchar.bench.lora_file import write_lora
 from realchar.bench.processes import run_row
-from realchar.bench.spec import BUDGETS, DIFFUSERS, ROWS, SPEEDS, WARM_UP, RowSpec, Setting
+from realchar.bench.spec import (
+    BUDGETS,
+    DIFFUSERS,
+    LONG_SIZE,
+    LONG_STEPS,
+    ROWS,
+    SPEEDS,
+    TIERS,
+    WARM_UP,
+    RowSpec,
+    Setting,
+)
 from realchar.catalog import BaseInfo, load_base
+from realchar.engine.memory import MOST_TOGETHER
 from realchar.errors import InvalidInput, ModelError
 from realchar.machine import GB, prepare_engine_process
 from realchar.presets import MAX_STEPS
@@ -23,6 +35,7 @@ SCHEMA = 1  # of the report; docs/bench.md describes it
 SIDE_MULTIPLE = 32  # pixels
 TILE_SIDES = (8, 4096)  # pixels; a latent is 8
 MOST_RANK, MOST_S = 4096, 10**6
+FEWEST_JOBS, MOST_JOBS = 8, 10**5  # of a long run: it is told by quarters
 TINY = 1e-12  # in place of the norm of nothing
 
 
@@ -39,6 +52,8 @@ class Options:
     rows: tuple[str, ...] = ROWS
     budgets: tuple[float, ...] | None = None
     lora_rank: int = 32
+    together: int = 4
+    jobs: int = 100
     vae_sizes: tuple[tuple[int, int], ...] = ()
     vae_tiles: tuple[int, ...] = (512, 256)
     device: str = "auto"
@@ -58,6 +73,8 @@ class Options:
         given: list[tuple[str, float, float, float]] = [
             ("steps", self.steps, 1, MAX_STEPS - WARM_UP),
             ("lora-rank", self.lora_rank, 1, MOST_RANK),
+            ("together", self.together, 2, MOST_TOGETHER),
+            ("jobs", self.jobs, FEWEST_JOBS, MOST_JOBS),
         ]
         given += [
             ("row-timeout", self.row_timeout_s, 1, MOST_S),
@@ -77,7 +94,7 @@ def run_bench(options: Options) -> dict[str, Any]:
         work = Path(own, "work")
         work.mkdir()
         loras: tuple[str, ...] = ()
-        if "lora" in options.rows:
+        if {"lora", "long"} & set(options.rows):
             files = (write_lora(work / f"lora-{i}.safetensors", base.path, options.lora_rank, seed=i) for i in (1, 2))
             loras = tuple(map(str, files))
         setting = Setting(str(base.path), options.device, options.size, options.steps, str(work), loras)
@@ -130,6 +147,19 @@ def specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowSp
         if way in options.rows:
             for budget in dict.fromkeys((budgets[0], budgets[-1])):
                 yield RowSpec(f"{_streamed(budget)} {way}", "engine", setting, Offload.STREAM, budget, speed=speed)
+    for tier in TIERS:
+        if tier in options.rows and on_gpu:
+            name = f"{_streamed(budgets[0])} {tier}"
+            yield RowSpec(name, "engine", setting, Offload.STREAM, budgets[0], host_memory=tier)
+    if "together" in options.rows:
+        name = f"{_streamed(budgets[0])} {options.together} together"
+        yield RowSpec(name, "together", setting, Offload.STREAM, budgets[0], jobs=options.together)
+    if "long" in options.rows:
+        own = replace(setting, size=LONG_SIZE, steps=LONG_STEPS)
+        name = f"{_streamed(budgets[0])} {options.jobs} jobs"
+        yield RowSpec(name, "long", own, Offload.STREAM, budgets[0], jobs=options.jobs)
+    if "attention" in options.rows:
+        yield RowSpec("attention", "attention", setting)
     for mode in DIFFUSERS:
         if mode in options.rows:
             yield RowSpec(mode, "diffusers", setting, mode)

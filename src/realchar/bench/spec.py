@@ -7,15 +7,20 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from realchar.settings import AS_IT_IS, Precision, Speed
+from realchar.settings import AS_IT_IS, Attention, Precision, Speed
 
-Kind = Literal["machine", "engine", "diffusers", "vae"]
+Kind = Literal["machine", "engine", "together", "long", "attention", "diffusers", "vae"]
 ROWS = (
     "resident",
     "stream",
     "compiled",
     "fp8",
     "fp8-fast",
+    "pinned",
+    "staging",
+    "together",
+    "long",
+    "attention",
     "lora",
     "diffusers",
     "group-block",
@@ -29,8 +34,10 @@ SPEEDS = {
     "fp8": Speed(Precision.FP8, compiled=True),
     "fp8-fast": Speed(Precision.FP8_FAST, compiled=True),
 }
+TIERS = ("pinned", "staging")  # ways in which weights wait that are measured beside the one that is chosen
 DIFFUSERS = ("diffusers", "group-block", "group-leaf", "sequential")
 BUDGETS = (4.0, 8.0, 12.0, 16.0, 24.0)  # GB
+LONG_SIZE, LONG_STEPS = (256, 256), 2  # of the pictures of a long run
 WARM_UP = 2  # steps of each run before those that count
 
 
@@ -57,6 +64,8 @@ class RowSpec:
     budget_gb: float | None = None
     tiles: tuple[int, ...] = field(default=())
     speed: Speed = AS_IT_IS
+    host_memory: str = "auto"
+    jobs: int = 0  # how many pictures are made, together or one after another
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -66,7 +75,9 @@ class RowSpec:
         data: dict[str, Any] = json.loads(text)
         setting = data.pop("setting")
         setting |= {"size": tuple(setting["size"]), "loras": tuple(setting["loras"])}
-        speed = Speed(Precision(data["speed"]["precision"]), data["speed"]["compiled"])
+        speed = Speed(
+            Precision(data["speed"]["precision"]), data["speed"]["compiled"], Attention(data["speed"]["attention"])
+        )
         return cls(**data | {"setting": Setting(**setting), "tiles": tuple(data["tiles"]), "speed": speed})
 
     @property

@@ -11,11 +11,12 @@ Row = dict[str, Any]
 
 def text_of(report: dict[str, Any]) -> str:
     """Return the report for people: the machine, the table of ways to hold the weights, the VAE's, and the notes."""
-    steps = [row for row in report["rows"] if row["kind"] != "vae"]
+    steps = [row for row in report["rows"] if row["kind"] in ("engine", "diffusers")]
     parts = ["\n".join(_head(report))]
     if steps:
         parts.append(_aligned([[title for title, _ in COLUMNS], *([get(row) for _, get in COLUMNS] for row in steps)]))
     parts.extend(_aligned(list(_vae(row))) for row in report["rows"] if row["kind"] == "vae" and row["ok"])
+    parts.append("\n".join(_sentence(row) for row in report["rows"] if row["ok"] and row["kind"] in SENTENCES))
     failed = [f"{row['name']}: {row['reason']}" for row in report["rows"] if not row["ok"]]
     ratios = [f"Ratios and equality are to the row {report['reference']!r}."] if report["reference"] else []
     parts.append("\n".join([f"· {line}" for line in (*failed, *ratios, *report["notes"])]))
@@ -84,6 +85,46 @@ COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
     ("×", _at("lora", "ratio", digits=2)),
     ("switch s", _at("lora", "switch_s", digits=2)),
 ]
+
+
+def _together(row: Row) -> str:
+    found = row["together"]
+    seconds, peaks = found["s_per_picture_step"], found["peak_gb"]
+    same = "the same pictures" if found["equal"] else "OTHER pictures"
+    return (
+        f"{row['name']}, without CFG: {seconds['together']:.3f} s a step and picture, {seconds['alone']:.3f} s one by one, "
+        f"throughput ×{found['throughput']:.2f}; peak {peaks['together']:.2f} GB, {peaks['alone']:.2f} GB; {same}"
+    )
+
+
+def _long(row: Row) -> str:
+    found = row["long"]
+    ends = [
+        f"{name} {gb['first']:.3f} → {gb['last']:.3f} GB ({100 * found['drift'][name]:+.1f} %)"
+        for name, gb in found["gb"].items()
+    ]
+    verdict = "flat" if found["flat"] else "NOT flat"
+    return (
+        f"{row['name']}, {found['switches']} LoRA switches, {found['cancelled']} cancelled, {found['seconds']:.0f} s; first "
+        f"and last quarter: {', '.join(ends)}: {verdict} within 3 %"
+    )
+
+
+def _attention(row: Row) -> str:
+    found = row["attention"]
+    said = [
+        f"{each['name']} {each['ms']:.2f} ms (error {each['error']:.1e})"
+        for each in found["backends"]
+        if each["ms"] is not None
+    ]
+    return f"attention of {found['tokens']} tokens: {', '.join(said)}; {found['chosen']} is taken"
+
+
+SENTENCES: dict[str, Callable[[Row], str]] = {"together": _together, "long": _long, "attention": _attention}
+
+
+def _sentence(row: Row) -> str:
+    return SENTENCES[row["kind"]](row)
 
 
 def _vae(row: Row) -> Iterator[list[str]]:

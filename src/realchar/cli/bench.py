@@ -43,6 +43,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--budgets", nargs="+", type=float, metavar="GB", help=f"for stream; {usual} on a card, one row on the CPU"
     )
     parser.add_argument("--lora-rank", type=int, default=32, metavar="R", help="default: %(default)s")
+    parser.add_argument(
+        "--together", type=int, default=4, metavar="N", help="pictures of the row together; default: %(default)s"
+    )
+    parser.add_argument("--jobs", type=int, default=100, metavar="N", help="of the row long; default: %(default)s")
     parser.add_argument("--vae-sizes", nargs="+", type=_size, default=(), metavar="WxH", help="default: the --size")
     parser.add_argument(
         "--vae-tiles", nargs="+", type=int, default=(512, 256), metavar="PX", help="their sides; 512 256"
@@ -120,6 +124,8 @@ def _measured(args: argparse.Namespace, target: Path | None) -> tuple[dict[str, 
         rows=tuple(args.rows),
         budgets=None if args.budgets is None else tuple(args.budgets),
         lora_rank=args.lora_rank,
+        together=args.together,
+        jobs=args.jobs,
         vae_sizes=tuple(args.vae_sizes),
         vae_tiles=tuple(args.vae_tiles),
         device=settings.device,

@@ -34,7 +34,7 @@ from realchar.schema import (
     Tick,
     event_json,
 )
-from realchar.settings import Log, Offload, Precision, Settings, Strategy
+from realchar.settings import Attention, Log, Offload, Precision, Settings, Strategy
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
@@ -104,6 +104,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="fp8: with stream, blocks are held as 8-bit codes; fp8-fast: and multiply as such; default: bf16",
     )
     parser.add_argument(
+        "--attention",
+        choices=[attention.value for attention in Attention],
+        help="who computes attention; default: auto, the fastest exact one that is installed",
+    )
+    parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -121,6 +126,7 @@ def load_settings(args: argparse.Namespace) -> Settings:
         resident_blocks=args.resident_blocks,
         vram=args.vram,
         precision=Precision(args.precision) if args.precision else None,
+        attention=Attention(args.attention) if args.attention else None,
         compile=args.compile,
     )
     mode = settings.offload.resolved(on_gpu=has_card(settings.device))
@@ -234,6 +240,7 @@ class Terminal:
             tiles = f", VAE in {event.vae_tiles} tiles" if event.vae_tiles > 1 else ""
             form = "" if event.precision == Precision.BF16 else f" ({event.precision})"
             form += ", compiled" if event.compiled else ""
+            form += "" if event.attention == Attention.SDPA else f", attention {event.attention}"
             self.line(f"Runs on {event.device} in {event.dtype}{form}, {kept}{tiles}")
         elif isinstance(event, Degraded):
             self.line(f"  · Memory was short: {event.text}")

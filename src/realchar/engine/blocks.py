@@ -22,7 +22,7 @@ from realchar.engine.residency import HostWeights
 from realchar.engine.stream import BlockStream
 from realchar.engine.weights import WeightSource
 from realchar.errors import too_many_blocks
-from realchar.settings import AS_IT_IS, Offload, Precision, Speed
+from realchar.settings import AS_IT_IS, HostMemory, Offload, Precision, Speed
 
 log = logging.getLogger("realchar.engine")
 
@@ -198,11 +198,12 @@ def stream_transformer(
     resident: int = 0,
     slots: int = 2,
     speed: Speed = AS_IT_IS,
+    host_memory: HostMemory = HostMemory.AUTO,
     accelerator: Accelerator | None = None,
 ) -> tuple[QwenImageTransformer2DModel, StreamedBlocks]:
     """Build a transformer from its folder without ever holding its blocks' weights. Raises ModelError, InvalidInput."""
     transformer = empty_transformer(folder)
-    host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device))
+    host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device), host_memory=host_memory)
     blocks = StreamedBlocks(transformer, host, dtype, resident=resident, slots=slots, speed=speed)
     number = len(transformer.transformer_blocks)
     log.info("%d of %d blocks are streamed; weights are %s: %s", number - resident, number, *astuple(host.choice))

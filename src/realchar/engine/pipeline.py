@@ -22,7 +22,7 @@ from realchar.engine.blocks import StreamedBlocks
 from realchar.engine.denoising import Denoising
 from realchar.engine.devices import cap, check_speed, compute_dtype, find_device, free_bytes, release
 from realchar.engine.families.base import ModelFamily
-from realchar.engine.families.qwen_image_edit import LATENT, QwenImageEdit
+from realchar.engine.families.qwen_image_edit import LATENT, PATCH, QwenImageEdit
 from realchar.engine.finish import picture_of
 from realchar.engine.ladder import keep_or_fewer, with_fewer_blocks, with_smaller_tiles
 from realchar.engine.memory import FREE_SHARE, Footprint, Need, plan_resident, plan_tile, plan_width, steady
@@ -34,10 +34,11 @@ from realchar.errors import InvalidInput, OutOfMemory
 from realchar.headers import read_parts
 from realchar.machine import GB, read_memory
 from realchar.schema import Decoded, EditRequest, Ended, Event, Memory, Planned, Stage, StageName, Step, Tick
-from realchar.settings import AS_IT_IS, Offload, Settings, Speed, Strategy
+from realchar.settings import AS_IT_IS, HostMemory, Offload, Settings, Speed, Strategy
 
 log = logging.getLogger("realchar.engine")
 
+TOKENS_OF_TEXT = 320  # of a prompt beside a picture, about
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
@@ -94,6 +95,7 @@ class Engine:
         budget: int | None = None,
         speed: Speed = AS_IT_IS,
         strategy: Strategy = Strategy.AUTO,
+        host_memory: HostMemory = HostMemory.AUTO,
     ) -> Engine:
         """Load a base: bfloat16 on a GPU, float32 on the CPU. Raises ModelError, OutOfMemory or InvalidInput.
 
@@ -107,13 +109,17 @@ class Engine:
         footprint = Footprint.of(base, on_gpu=target.type == "cuda")
         cap(target, None if budget is None else budget - footprint.process)
         try:
-            family = QwenImageEdit.load(base.path, target, compute_dtype(target), offload, resident_blocks or 0, speed)
+            family = QwenImageEdit.load(
+                base.path, target, compute_dtype(target), offload, resident_blocks or 0, speed, host_memory
+            )
         except torch.OutOfMemoryError:
             needs, remedy = f"{base.weight_bytes / 1e9:.1f} GB on {target}", "choose the offload mode stream"
             if offload is Offload.STREAM:
                 needs, remedy = f"memory on {target} for {resident_blocks or 0} resident blocks", "choose fewer of them"
         else:
             log.info("Base %r on %s, offload mode %s", base.title, target, offload)
+            family.attend(speed.attention, TOKENS_OF_TEXT + 2 * (base.long_edge // (LATENT * PATCH)) ** 2)
+            release(target)
             return cls(base, family, resident_blocks, budget, strategy)
         release(target)  # outside the `except`, which kept the tensors alive
         raise OutOfMemory(
@@ -131,6 +137,7 @@ class Engine:
             settings.budget,
             settings.speed,
             settings.strategy,
+            settings.host_memory,
         )
 
     @property
@@ -340,7 +347,7 @@ class Engine:
             vae_tiles=tiles,
             device=str(self.family.device),
             dtype=str(self.family.dtype).removeprefix("torch."),
-            attention="sdpa",
+            attention=self.family.attention,
             budget_gb=None if self.budget is None else self.budget / GB,
             precision=self.family.blocks.precision,
             compiled=self.family.blocks.compiled,

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from realchar.engine.accelerator import Accelerator, Mark
-from realchar.engine.tiers import HostFacts, Tier, TierChoice, choose_tier
+from realchar.engine.tiers import HostFacts, TierChoice, choose_tier, only
 from realchar.engine.weights import WeightSource, typed
 from realchar.machine import GB, read_ram
+from realchar.settings import HostMemory
 
 RING_BUFFERS = 4
 RING_BYTES = 256 * 2**20  # of one buffer; docs/log.md has what copies through it reach
@@ -26,11 +27,18 @@ RING_THREADS = 8
 class HostWeights:
     """The bytes of a source's files on the host, never written to, and the way in which they reach the device."""
 
-    def __init__(self, source: WeightSource, accelerator: Accelerator, facts: HostFacts | None = None) -> None:
+    def __init__(
+        self,
+        source: WeightSource,
+        accelerator: Accelerator,
+        facts: HostFacts | None = None,
+        host_memory: HostMemory = HostMemory.AUTO,
+    ) -> None:
+        """`host_memory`: the fastest tier that is tried."""
         self.source = source
         self.accelerator = accelerator
         self._ring: StagingRing | None = None
-        facts = facts or host_facts(source, accelerator)
+        facts = facts or host_facts(source, accelerator, host_memory)
         self._data = {file: source.mapping(file) for file in sorted({e.file for e in source.entries.values()})}
         self.choice = self._settle(facts)
         if self.choice.tier == "staging":
@@ -49,7 +57,7 @@ class HostWeights:
 
     def _settle(self, facts: HostFacts) -> TierChoice:
         """Ask the rule, try what it says, and ask again with what the driver refused."""
-        refused: dict[Tier, str] = {}
+        refused = dict(facts.refused)
         while True:
             choice = choose_tier(HostFacts(facts.on_gpu, facts.system, facts.ram_free_gb, facts.weights_gb, refused))
             if choice.tier not in ("registered", "pinned"):
@@ -78,10 +86,11 @@ class HostWeights:
         return None
 
 
-def host_facts(source: WeightSource, accelerator: Accelerator) -> HostFacts:
+def host_facts(source: WeightSource, accelerator: Accelerator, host_memory: HostMemory) -> HostFacts:
     """Read what the rule looks at from this machine."""
     ram = read_ram()
-    return HostFacts(accelerator.on_gpu, platform.system(), ram.total_gb - ram.used_gb, source.num_bytes / GB)
+    free = ram.total_gb - ram.used_gb
+    return HostFacts(accelerator.on_gpu, platform.system(), free, source.num_bytes / GB, only(host_memory))
 
 
 def _unlock(accelerator: Accelerator, locked: Mapping[Path, Tensor]) -> None:

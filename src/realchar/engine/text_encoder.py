@@ -25,6 +25,7 @@ from realchar.engine.residency import HostWeights
 from realchar.engine.stream import BlockStream
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
+from realchar.settings import HostMemory
 
 VISION, LANGUAGE = "visual.", "language_model."
 EMBEDDING = "language_model.embed_tokens.weight"
@@ -118,6 +119,7 @@ class TextEncoder:
         dtype: torch.dtype,
         *,
         streamed: bool = False,
+        host_memory: HostMemory = HostMemory.AUTO,
         accelerator: Accelerator | None = None,
     ) -> TextEncoder:
         """Read the encoder's folder. Raises ModelError where a streamed weight is amiss, and what transformers raises."""
@@ -138,7 +140,7 @@ class TextEncoder:
             return cls(whole.model.to(device), ResidentLayers(whole.model))
         with torch.device("meta"):
             model = Qwen2_5_VLModel._from_config(config, dtype=dtype)
-        host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device))
+        host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device), host_memory=host_memory)
         return cls(model, StreamedLayers(model, host, dtype))
 
     def encode(

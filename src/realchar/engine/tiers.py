@@ -22,6 +22,14 @@ class HostFacts:
     refused: Mapping[Tier, str] = field(default_factory=dict)
 
 
+TIERS: tuple[Tier, ...] = ("registered", "pinned", "staging")  # of a card, the fastest first
+
+
+def only(tier: str) -> dict[Tier, str]:
+    """Return what counts as refused where one tier is asked for: all faster ones; `auto` refuses none."""
+    return {} if tier == "auto" else dict.fromkeys(TIERS[: TIERS.index(tier)], f"{tier} was asked for")
+
+
 @dataclass(frozen=True)
 class TierChoice:
     """The tier and why, in words for `doctor` and the log."""
@@ -49,4 +57,4 @@ def choose_tier(facts: HostFacts) -> TierChoice:
         said = f"registered: not tried on {facts.system}"
     if "pinned" not in facts.refused:
         return TierChoice("pinned", f"a locked copy of the weights is in RAM ({said})")
-    return TierChoice("staging", f"the driver locks no large memory ({said}): weights pass through a small buffer")
+    return TierChoice("staging", f"no large memory is locked ({said}): weights pass through a small buffer")

@@ -15,6 +15,7 @@ from realchar.engine.blocks import Blocks
 from realchar.engine.denoise import Branch, ImageShape, Wanted
 from realchar.engine.lora import AdapterSet
 from realchar.engine.tiling import Tile
+from realchar.settings import Attention
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class ModelFamily(Protocol):
     dtype: torch.dtype
     adapters: AdapterSet
     blocks: Blocks
+    attention: Attention  # the backend in effect
+
+    def attend(self, wanted: Attention, tokens: int) -> None:
+        """Choose the attention backend for so many tokens, or raise InvalidInput where the one asked for can't run."""
 
     @property
     def num_blocks(self) -> int: ...

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import Qwen2Tokenizer, Qwen2VLImageProcessorPil
 from transformers.utils import logging as transformers_logging
 
-from realchar.engine import still_vae
+from realchar.engine import attention, still_vae
 from realchar.engine.blocks import Blocks, ResidentBlocks, stream_transformer
 from realchar.engine.denoise import Branch, ImageShape, Wanted, lockstep
 from realchar.engine.families.base import Reference
@@ -32,7 +32,7 @@ from realchar.engine.tiling import Tile
 from realchar.engine.weights import WeightSource
 from realchar.errors import ModelError
 from realchar.headers import check_headers
-from realchar.settings import AS_IT_IS, Offload, Speed
+from realchar.settings import AS_IT_IS, Attention, HostMemory, Offload, Speed
 
 TEMPLATE = (
     "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
@@ -79,6 +79,7 @@ class QwenImageEdit:
         self.device: torch.device = self._turns.device
         self.adapters = AdapterSet(transformer, blocks, self.device)
         self.dtype: torch.dtype = transformer.dtype
+        self.attention = Attention.SDPA
         shape = (1, -1, 1, 1, 1)
         self._mean = torch.tensor(vae.config.latents_mean, device=self.device, dtype=self.dtype).view(shape)
         self._std = torch.tensor(vae.config.latents_std, device=self.device, dtype=self.dtype).view(shape)
@@ -92,6 +93,7 @@ class QwenImageEdit:
         offload: Offload = Offload.RESIDENT,
         resident_blocks: int = 0,
         speed: Speed = AS_IT_IS,
+        host_memory: HostMemory = HostMemory.AUTO,
     ) -> QwenImageEdit:
         """Read a diffusers folder; never asks the network. Raises ModelError when it can't be read.
 
@@ -102,11 +104,24 @@ class QwenImageEdit:
         check_headers(folder)
         _quiet_libraries()
         turns = Turns(device)
+        blocks: Blocks
         home = CPU if offload.needs_card else device
         try:
-            transformer, blocks = _transformer(folder / "transformer", dtype, offload, resident_blocks, turns, speed)
+            if offload is Offload.STREAM:
+                transformer, blocks = stream_transformer(
+                    folder / "transformer",
+                    device,
+                    dtype,
+                    resident=resident_blocks,
+                    speed=speed,
+                    host_memory=host_memory,
+                )
+            else:
+                transformer, blocks = _transformer(folder / "transformer", dtype, offload, turns, speed)
             vae = AutoencoderKLQwenImage.from_pretrained(folder / "vae", torch_dtype=dtype, local_files_only=True)
-            text_encoder = TextEncoder.load(folder / "text_encoder", home, dtype, streamed=offload is Offload.STREAM)
+            text_encoder = TextEncoder.load(
+                folder / "text_encoder", home, dtype, streamed=offload is Offload.STREAM, host_memory=host_memory
+            )
             tokenizer = Qwen2Tokenizer.from_pretrained(folder / "tokenizer", local_files_only=True)
             image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder / "processor", local_files_only=True)
             config = FlowMatchEulerDiscreteScheduler.load_config(folder / "scheduler", local_files_only=True)
@@ -130,6 +145,13 @@ class QwenImageEdit:
                 )
             _place(part, model, offload, turns)
         return cls(transformer, vae, text_encoder, tokenizer, image_processor, dict(config), blocks, turns)
+
+    def attend(self, wanted: Attention, tokens: int) -> None:
+        """Choose the attention backend for so many tokens, or raise InvalidInput where the one asked for can't run."""
+        config = self.transformer.config
+        shape = attention.Shape(tokens, config.num_attention_heads, config.attention_head_dim)
+        self.attention = attention.settle(wanted, shape, self.device, self.dtype)
+        attention.use(self.attention, self.transformer.transformer_blocks)
 
     @property
     def num_blocks(self) -> int:
@@ -221,10 +243,8 @@ def _quiet_libraries() -> None:
 
 
 def _transformer(
-    folder: Path, dtype: torch.dtype, offload: Offload, resident_blocks: int, turns: Turns, speed: Speed
+    folder: Path, dtype: torch.dtype, offload: Offload, turns: Turns, speed: Speed
 ) -> tuple[QwenImageTransformer2DModel, Blocks]:
-    if offload is Offload.STREAM:
-        return stream_transformer(folder, turns.device, dtype, resident=resident_blocks, speed=speed)
     if offload is Offload.SEQUENTIAL:
         return leaf_transformer(folder, turns.device, dtype)
     transformer = QwenImageTransformer2DModel.from_pretrained(folder, torch_dtype=dtype, local_files_only=True)
