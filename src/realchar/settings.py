@@ -116,9 +116,7 @@ class Settings:
     weights: Path = Path()  # LoRA versions; default <root>/weights
     base: str = ""  # a diffusers folder; default <root>/weights/demo
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
-    offload: Offload = (
-        Offload.AUTO
-    )  # auto, resident, stream, model or sequential; auto: stream on a card, else resident
+    offload: Offload = Offload.AUTO  # auto (stream on a card, else resident), resident, stream, model or sequential
     host_memory: HostMemory = HostMemory.AUTO  # where streamed weights wait: auto, registered, pinned or staging
     strategy: Strategy = Strategy.AUTO  # auto, quality or batch: what memory beyond the weights is for
     vram: float = 0.0  # budget on the graphics card in GB, for the whole process; 0: what is free
