@@ -11,6 +11,7 @@ from diffusers import AutoencoderKLQwenImage
 from realchar.bench.live_memory import LiveMemory
 from realchar.engine import still_vae, tiling
 from realchar.engine.memory import DECODE_BYTES, ENCODE_BYTES, LARGEST_HALO, Footprint, estimate_bytes, plan_tile
+from realchar.engine.pace import Pace
 
 WIDTH = 16
 FULL_SIZE = Footprint(weight_bytes=57_000_000_000, width=3072, vae_width=96, on_gpu=True)
@@ -79,3 +80,19 @@ def test_the_planned_halo_is_no_smaller_than_the_real_one() -> None:
     vae = AutoencoderKLQwenImage(base_dim=8, z_dim=16)
     reach = [still_vae.decoder_reach(vae).after, *(ceil(side / 8) for side in still_vae.encoder_reach(vae))]
     assert max(reach) == LARGEST_HALO
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        ([2.0] * 9, []),
+        ([2.0, 2.1, 7.0, 2.0, 7.0, 2.0], []),  # one slow step at a time
+        ([2.0, 2.1, 1.9, 7.0, 7.5, 8.0, 8.0], [4]),  # told once
+        ([9.0, 2.0, 2.0, 2.1], []),  # the first waits for what is compiled or loaded
+        ([1.0, 9.0, 9.0, 9.0], []),  # too early to know what is usual
+        ([2.0, 2.0, 5.9, 5.9], []),
+    ],
+)
+def test_steps_that_suddenly_take_much_longer_are_noticed(seconds: list[float], told: list[int]) -> None:
+    pace = Pace()
+    assert [i for i, each in enumerate(seconds) if pace.jumps(each) is not None] == told

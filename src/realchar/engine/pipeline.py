@@ -26,6 +26,7 @@ from realchar.engine.families.qwen_image_edit import LATENT, PATCH, QwenImageEdi
 from realchar.engine.finish import picture_of
 from realchar.engine.ladder import keep_or_fewer, with_fewer_blocks, with_smaller_tiles
 from realchar.engine.memory import FREE_SHARE, Footprint, Need, plan_resident, plan_tile, plan_width, steady
+from realchar.engine.pace import Pace
 from realchar.engine.prompts import PromptCache, prompts_of
 from realchar.engine.tiling import Tile, count
 from realchar.engine.together import Make, Together, Work
@@ -33,7 +34,7 @@ from realchar.engine.work import ticking
 from realchar.errors import InvalidInput, OutOfMemory
 from realchar.headers import read_parts
 from realchar.machine import GB, read_memory
-from realchar.schema import Decoded, EditRequest, Ended, Event, Memory, Planned, Stage, StageName, Step, Tick
+from realchar.schema import Decoded, Degraded, EditRequest, Ended, Event, Memory, Planned, Stage, StageName, Step, Tick
 from realchar.settings import AS_IT_IS, HostMemory, Offload, Settings, Speed, Strategy
 
 log = logging.getLogger("realchar.engine")
@@ -59,6 +60,14 @@ def _once(work: Work[Any]) -> Callable[[], tuple[str, Make] | None]:
     """Return what gives one run, and then none."""
     makes: list[tuple[str, Make]] = [("", lambda: work)]
     return lambda: makes.pop() if makes else None
+
+
+def _slow(seconds: float, usual: float) -> Degraded:
+    text = (
+        f"a step takes {seconds:.1f} s instead of {usual:.1f}: the driver may have moved graphics memory into RAM; a "
+        "smaller budget (--vram) helps"
+    )
+    return Degraded("slow", {"seconds": seconds, "usual": usual}, text)
 
 
 class Engine:
@@ -354,11 +363,14 @@ class Engine:
         )
 
     def _denoise(self, run: Denoising, began: float) -> Work[None]:
-        steps = run.request.steps
-        first = time.monotonic()
+        steps, pace = run.request.steps, Pace()
+        first = last = time.monotonic()
         for i in range(steps):
             run.take(i, (yield run.ask(i)))
             now = time.monotonic()
+            if self.on_gpu and self._under_way == 1 and (usual := pace.jumps(now - last)) is not None:
+                yield _slow(now - last, usual)
+            last = now
             eta = (now - first) / (i + 1) * (steps - i - 1)
             yield Step(i + 1, steps, now - began, eta, run.preview(i))
             yield self._memory()
