@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from realchar.errors import InvalidInput
 from realchar.headers import read_parts
 from realchar.machine import GB, MemoryReading
 from realchar.requests import check_choices, check_values, with_choices
-from realchar.schema import EditRequest, Event, Job, JobState, Planned, Stage
+from realchar.schema import EditRequest, Ended, Event, Job, JobState, Planned, Stage
 from realchar.service import Service
 from realchar.settings import Offload, Settings, Strategy
-from realchar.worker import EngineRunner
+from realchar.worker import EngineRunner, Task
 from tests.pictures import painting
 from tests.tiny import DEMO
 
@@ -119,7 +120,14 @@ def job_of(request: EditRequest) -> Job:
 
 def run(runner: EngineRunner, request: EditRequest, folder: Path) -> tuple[list[Event], np.ndarray[Any, Any]]:
     painting(96, 64).save(folder / "a.png")
-    events = list(runner.run(job_of(request), folder / "a.png", {"clean": folder / "out.png"}))
+    job = job_of(request)
+    left = [(Task(job, {}), partial(runner.work, job, folder / "a.png", {"clean": folder / "out.png"}))]
+    events: list[Event] = []
+    for _, event in runner.loop(lambda: left.pop() if left else None).run():
+        if not isinstance(event, Ended):
+            events.append(event)
+        elif event.error is not None:
+            raise event.error
     return events, np.asarray(Image.open(folder / "out.png"))
 
 
