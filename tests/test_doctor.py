@@ -18,7 +18,7 @@ from realchar.cli import doctor as command
 from realchar.doctor import Finding, Report
 from realchar.headers import MODELS
 from realchar.machine import Gpu, MemoryReading
-from realchar.settings import Offload, Settings
+from realchar.settings import HostMemory, Offload, Settings
 from tests.tiny import DEMO
 
 CARD = Gpu(0, "RTX 4090", 24.0, 20.0, "580.65")
@@ -152,7 +152,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def choice(tmp_path: Path, torch: Report, weight_gb: float = 0.001, **values: Any) -> Finding:
     base = replace(catalog.load_base(make_base(tmp_path / "base")), weight_bytes=int(weight_gb * 1e9))
-    return doctor.check_choice(settings(tmp_path, **values), base, torch)
+    return doctor.check_choice(settings(tmp_path, **values), base, usable=bool(torch.values.get("usable")))
 
 
 def test_choice_on_the_cpu(tmp_path: Path) -> None:
@@ -168,22 +168,33 @@ def test_choice_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert finding.state == "ok" and "RTX 4090 in bfloat16, because PyTorch can use it" in finding.text
 
 
-def test_choice_tells_that_blocks_are_streamed(tmp_path: Path) -> None:
+def test_choice_names_the_offload_mode_and_where_weights_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = catalog.load_base(DEMO)
-    needs = []
-    for offload in Offload:
-        found = doctor.check_choice(settings(tmp_path, offload=offload), base, CPU_TORCH)
-        assert found.state == "ok" and ("its blocks streamed" in found.text) == (offload is Offload.STREAM)
-        needs.append(float(found.text.partition("it needs ")[2].split()[0]))
-    assert needs[0] >= needs[1]
+    needs = {}
+    for offload in (Offload.AUTO, Offload.RESIDENT, Offload.STREAM):
+        found = doctor.check_choice(settings(tmp_path, offload=offload), base, usable=False)
+        mode = "resident" if offload is Offload.AUTO else offload
+        assert found.state == "ok" and f"offload mode {mode};" in found.text
+        needs[offload] = float(found.text.partition("it needs ")[2].split()[0])
+    assert needs[Offload.AUTO] == needs[Offload.RESIDENT] >= needs[Offload.STREAM]
+    found = doctor.check_choice(settings(tmp_path, offload=Offload.MODEL), base, usable=False)
+    assert found.state == "bad" and "none is used here" in found.text and found.remedy == "Set REALCHAR_OFFLOAD=auto."
+    card = MemoryReading("gpu", 4.0, 24.0, "RTX 4090")
+    monkeypatch.setattr(machine, "read_memory", lambda _: card)
+    monkeypatch.setattr(machine, "read_ram", lambda: MemoryReading("ram", 4.0, 64.0, "RAM"))
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    for memory, tier in (("auto", "registered"), ("pinned", "pinned"), ("staging", "staging")):
+        found = doctor.check_choice(settings(tmp_path, host_memory=HostMemory(memory)), base, usable=True)
+        assert f"offload mode stream, weights wait {tier} (" in found.text
 
 
 def test_a_budget_that_is_too_small_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "read_memory", lambda _: MemoryReading("gpu", 4.0, 24.0, "RTX 4090"))
     for vram, state in ((0.5, "bad"), (8.0, "ok")):
         values = settings(tmp_path, offload=Offload.STREAM, vram=vram)
-        found = doctor.check_choice(values, catalog.load_base(DEMO), GPU_TORCH)
-        assert found.state == state and (state == "ok" or "REALCHAR_VRAM is 0.5" in found.text)
+        found = doctor.check_choice(values, catalog.load_base(DEMO), usable=True)
+        assert found.state == state and f"of a budget of {vram:g}" in found.text
+        assert state == "ok" or "Raise REALCHAR_VRAM" in found.remedy
 
 
 def test_choice_that_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def offload_choices(service: Service) -> list[Choice]:
     card = on_gpu(service)
     own = TEXTS[f"set.offload.{service.settings.offload.resolved(on_gpu=card)}"]
     modes = [mode for mode in OFFLOAD_ORDER if card or not mode.needs_card]
-    automatic = TEXTS["set.offload.auto"].format(mode=own.partition(" (")[0].lower())
+    automatic = TEXTS["set.offload.auto"].format(mode=own.lower())
     return [(automatic, "auto"), *((TEXTS[f"set.offload.{mode}"], mode.value) for mode in modes)]
 
 
@@ -68,7 +68,7 @@ def strategy_choices() -> list[Choice]:
 
 def most_vram(service: Service) -> float:
     """Return the largest budget in GB that a job may ask for: the app's own, or what the card has."""
-    total = math.floor(service.stats()["memory"]["total_gb"])
+    total: float = math.floor(service.stats()["memory"]["total_gb"])
     return min(service.settings.vram or total, total)
 
 

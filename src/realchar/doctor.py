@@ -17,15 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from realchar import catalog, machine
-from realchar.engine.memory import least_bytes
+from realchar.choice import Finding, State, check_choice
 from realchar.errors import ModelError, RealCharError
 from realchar.headers import check_headers
 from realchar.machine import Gpu
 from realchar.requests import check_blocks
-from realchar.settings import Offload, Settings
+from realchar.settings import Settings
 
 PROBE_S = 180  # a first import from a cold disk takes long
 OLDEST_DRIVER = {"12": 525, "13": 580}  # by major version of the CUDA that torch was built with
@@ -72,16 +72,6 @@ if importlib.util.find_spec("xformers"):
         xformers.ops.memory_efficient_attention(q, q, q).sum().item()
 print(json.dumps(report))
 """
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at. `remedy` is empty where nothing needs to be done."""
-
-    key: str
-    state: Literal["ok", "warn", "bad"]
-    text: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,7 +211,7 @@ def check_memory(cards: list[Gpu]) -> list[Finding]:
 def check_disk(data: Path) -> Finding:
     free = machine.disk_free(data)
     text = f"{free:.1f} GB are free on the disk of {str(data)!r}."
-    state: Literal["ok", "warn", "bad"] = "bad" if free < 0.2 else "warn" if free < 2 else "ok"
+    state: State = "bad" if free < 0.2 else "warn" if free < 2 else "ok"
     return Finding(
         "disk", state, text, "" if state == "ok" else "Free some space, or set REALCHAR_DATA to another disk."
     )
@@ -277,7 +267,11 @@ def check_models(settings: Settings, torch: Report) -> list[Finding]:
     except RealCharError as error:
         return [Finding("base", "bad", error.message)]
     title = f"{base.title} at {str(base.path)!r}, {base.weight_bytes / machine.GB:.2f} GB{'' if damaged is None else ', as its manifest says'}."
-    return [Finding("base", "ok", title), check_weights(settings, base), check_choice(settings, base, torch)]
+    return [
+        Finding("base", "ok", title),
+        check_weights(settings, base),
+        check_choice(settings, base, usable=bool(torch.values.get("usable"))),
+    ]
 
 
 def check_weights(settings: Settings, base: catalog.BaseInfo) -> Finding:
@@ -291,33 +285,3 @@ def check_weights(settings: Settings, base: catalog.BaseInfo) -> Finding:
         remedy = "Choose versions made for it, or give their base with --base."
         return Finding("weights", "warn", f"{there}, none of which fits {base.title}.", remedy)
     return Finding("weights", "ok", f"{there}; the base is used alone.")
-
-
-def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> Finding:
-    """Say which device, dtype and base a conversion will use, and whether that can work here."""
-    usable = bool(torch.values.get("usable"))
-    on_gpu = settings.device.startswith("cuda") or (settings.device == "auto" and usable)
-    if on_gpu and not usable:
-        text = f"Device {settings.device!r} was asked for, but PyTorch can't compute on a graphics card here."
-        return Finding("choice", "bad", text, "Leave REALCHAR_DEVICE at auto, or repair what is said about PyTorch.")
-    memory = machine.read_memory(settings.device if on_gpu else "cpu")
-    streamed = settings.offload is Offload.STREAM
-    size, precision = (base.long_edge, base.long_edge), settings.precision
-    need = least_bytes(base, settings.offload, *size, on_gpu=on_gpu, precision=precision) / machine.GB
-    place, kind, dtype = (memory.name, "VRAM", "bfloat16") if on_gpu else ("CPU", "RAM", "float32")
-    reasons = {True: "PyTorch can use it", False: "PyTorch can't use a graphics card here"}
-    why = reasons[on_gpu] if settings.device == "auto" else f"REALCHAR_DEVICE is {settings.device!r}"
-    how = ", its blocks streamed" if streamed else ""
-    text = f"{base.title} on the {place} in {dtype}{how}, because {why}; it needs {need:.1f} GB of {kind}"
-    if on_gpu and 0 < settings.vram < need:
-        remedy = "Raise it, or unset it." if streamed else "Set REALCHAR_OFFLOAD=stream."
-        return Finding("choice", "bad", f"{text}, but REALCHAR_VRAM is {settings.vram:g}.", remedy)
-    if need > memory.total_gb:
-        remedy = "Choose a smaller base" + (", or the CPU with REALCHAR_DEVICE=cpu." if on_gpu else ".")
-        if not streamed:
-            remedy = "Set REALCHAR_OFFLOAD=stream."
-        return Finding("choice", "bad", f"{text}, but there are only {memory.total_gb:.1f}.", remedy)
-    free = memory.total_gb - memory.used_gb
-    if need > free:
-        return Finding("choice", "warn", f"{text}, but only {free:.1f} are free now.", "Close other programs.")
-    return Finding("choice", "ok", f"{text}.")

@@ -152,7 +152,7 @@ class Need:
             (area if whole_vae else min(tile, area)) * DECODE_BYTES * footprint.precision,
         )
         # A card holds what LoRAs add to the blocks in its slots; in RAM is the whole of it.
-        lora = SLOTS * lora_bytes // parts.blocks if footprint.on_gpu else lora_bytes
+        lora = SLOTS * lora_bytes // max(1, parts.blocks) if footprint.on_gpu else lora_bytes
         fixed = (parts.rest + rows) * number + lora
         block = parts.block * number
         if precision is Precision.BF16:
