@@ -549,7 +549,8 @@ def test_memory_controls_of_a_machine_with_a_card(browser: Browser, tmp_path: Pa
         wanted = {"offload": "stream", "vram": 6.5, "strategy": "batch"}
         for job in page.request.get(f"{url}/api/jobs").json():
             assert {key: job["request"][key] for key in wanted} == wanted
-        load(page, url)
+        page.goto(url)
+        expect(page.locator(".rc-card")).to_be_visible()
         page.get_by_role("button", name="Memory").click()
         expect(page.get_by_label("Resident", exact=True)).to_be_checked()
         expect(page.locator("#rc-f-vram input[type=number]")).to_have_value("6.5")

@@ -298,11 +298,12 @@
     drawDrop();
     render();
   }
+  let cardAsks = 0; // answers may overtake each other: only the last one that was asked for counts
   async function refreshCard() {
-    const id = state.card.id;
+    const id = state.card.id, ask = ++cardAsks;
     try {
       const card = await api("GET", `/api/uploads/${id}?${cardQuery()}`);
-      if (state.card?.id !== id) return;
+      if (state.card?.id !== id || ask !== cardAsks) return;
       state.card = { ...card, params: state.card.params };
       drawDrop();
       render();
