@@ -104,8 +104,8 @@ TEXTS: dict[str, str] = {
     "set.vram.info.own": "The app takes no more than this, LoRA and VAE included. 0: the app's own budget of {gb} GB",
     "set.vram.info.cpu": "No graphics card is used here, so there is nothing to limit",
     "set.strategy": "Strategy",
-    "set.strategy.info": "What memory beyond the weights is for: a bit of both, larger parts of one picture, or more pictures "
-    "at a time",
+    "set.strategy.info": "Auto Balance: a picture at a time. High Quality: each decoded in one piece. Batch Fast: waiting "
+    "pictures are made together, sooner for all of them",
     "set.strategy.auto": "Auto Balance",
     "set.strategy.quality": "High Quality",
     "set.strategy.batch": "Batch Fast",
