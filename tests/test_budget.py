@@ -142,15 +142,15 @@ def expected() -> np.ndarray[Any, Any]:
 def test_a_changed_budget_holds_from_the_next_run_on(expected: np.ndarray[Any, Any]) -> None:
     base = load_base(DEMO)
     engine = Engine.load(base, DEVICE, Offload.STREAM)
-    need = Need.of(read_parts(base.path), engine._footprint, 96, 64, REQUEST.steps)
+    need = Need.of(read_parts(base.path), engine.memory.footprint, 96, 64, REQUEST.steps)
     for number in (8, 3, 0):
-        engine.budget = need.peak(number)
+        engine.memory.budget = need.peak(number)
         events = run(engine)
         assert plan_of(events).resident == number
         assert np.array_equal(pixels(events), expected)
-    engine.budget = None
+    engine.memory.budget = None
     assert plan_of(run(engine)).resident == 8, "without a budget, what is free decides"
-    engine.resident_blocks = 5
+    engine.memory.resident_blocks = 5
     assert plan_of(run(engine)).resident == 5
 
 

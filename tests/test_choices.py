@@ -22,10 +22,10 @@ from realchar.errors import InvalidInput
 from realchar.headers import read_parts
 from realchar.machine import GB, MemoryReading
 from realchar.requests import check_choices, check_values, with_choices
+from realchar.runner import EngineRunner, Task
 from realchar.schema import EditRequest, Ended, Event, Job, JobState, Planned, Stage
 from realchar.service import Service
 from realchar.settings import Offload, Settings, Strategy
-from realchar.worker import EngineRunner, Task
 from tests.pictures import painting
 from tests.tiny import DEMO
 

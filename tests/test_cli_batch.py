@@ -59,6 +59,10 @@ class Echo:
     def family(self) -> Any:
         return self
 
+    @property
+    def memory(self) -> Any:
+        return self
+
     def width(self, request: EditRequest) -> int:
         return self.at_a_time
 

@@ -103,7 +103,7 @@ def test_whatever_breaks_anywhere_the_next_picture_is_right(
 ) -> None:
     if isinstance(engine.family.blocks, StreamedBlocks):
         engine.family.blocks.keep(4)
-        engine.resident_blocks = 4
+        engine.memory.resident_blocks = 4
     engine._prompts.clear()
     before = held(engine)
     owner, name = PLACES[place][0](engine)

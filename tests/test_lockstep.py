@@ -281,8 +281,8 @@ def test_how_many_fit_is_a_pure_function_of_the_budget() -> None:
 def test_only_the_strategy_for_batches_makes_several_together(engine: Engine) -> None:
     found = {}
     for strategy in Strategy:
-        engine.strategy = strategy
-        found[strategy] = engine.width(BASE)
-    engine.strategy = Strategy.BATCH
+        engine.memory.strategy = strategy
+        found[strategy] = engine.memory.width(BASE)
+    engine.memory.strategy = Strategy.BATCH
     assert found[Strategy.AUTO] == found[Strategy.QUALITY] == 1 < found[Strategy.BATCH] <= MOST_TOGETHER
-    assert Engine.load(load_base(DEMO), "cpu", Offload.RESIDENT, strategy=Strategy.BATCH).width(BASE) == 1
+    assert Engine.load(load_base(DEMO), "cpu", Offload.RESIDENT, strategy=Strategy.BATCH).memory.width(BASE) == 1

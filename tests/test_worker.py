@@ -16,9 +16,10 @@ from realchar.engine.together import Ask
 from realchar.errors import ModelError, StorageError
 from realchar.jobs.rows import UploadRow
 from realchar.jobs.store import JobStore
+from realchar.runner import EngineRunner
 from realchar.schema import EditRequest, Event, Job, JobState, Stage, Step, Tick
 from realchar.settings import Offload, Settings, Strategy
-from realchar.worker import PREVIEW_BYTES, PREVIEW_LADDER, EngineRunner, Worker, preview_jpeg
+from realchar.worker import PREVIEW_BYTES, PREVIEW_LADDER, Worker, preview_jpeg
 from tests.scripted import Script, ScriptedRunner, write_all
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import logging
 import os
@@ -11,28 +10,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from realchar.catalog import get_weights, load_base
-from realchar.convert import conversion
 from realchar.errors import NotFound, RealCharError, StorageError
 from realchar.jobs.store import JobStore
 from realchar.machine import prepare_engine_process
-from realchar.requests import prepare_options, with_choices
-from realchar.schema import Ended, Event, Job, JobState, Saved, Stage, Step, Tick, event_json
+from realchar.runner import EngineRunner, Runner, Task
+from realchar.schema import Ended, Event, Job, JobState, Saved, Step, Tick, event_json
 from realchar.settings import Settings
 
 if TYPE_CHECKING:
-    from realchar.engine.families.base import ModelFamily
-    from realchar.engine.pipeline import Engine
-    from realchar.engine.together import Make, Together, Work
+    from realchar.engine.together import Make, Work
 
 log = logging.getLogger("realchar.worker")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -41,101 +35,6 @@ PREVIEW_BYTES = 16_000
 PREVIEW_LADDER = ((384, 80), (384, 60), (384, 40), (256, 50), (128, 50))  # long edge in pixels, JPEG quality
 IDLE_POLL_S = 0.05
 STORAGE_RETRY_S = 2.0
-
-
-class Runner(Protocol):
-    """Turns jobs into events; the real one loads the base, tests use a scripted one."""
-
-    def load(self) -> dict[str, Any]: ...
-    def work(self, job: Job, source: Path, targets: dict[str, Path]) -> Work[None]:
-        """Do one job, for a loop."""
-
-    def joins(self, job: Job) -> bool:
-        """Tell whether a job may begin beside those that are under way in the loop."""
-
-    def loop(self, more: Callable[[], tuple[Task, Make] | None]) -> Together[Task]:
-        """Return a loop that begins with one job and asks for more."""
-
-
-@dataclass(eq=False)
-class Task:
-    """A job that this worker holds: the files that it is to write, its end once it is told, and what renews its lease."""
-
-    job: Job
-    targets: dict[str, Path]
-    saved: Saved | None = None
-    ended: bool = False
-    held: ExitStack = field(default_factory=ExitStack)
-
-
-class EngineRunner:
-    """Holds the engine; the base is loaded once, and again only where a job wants another offload mode."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._engine: Engine | None = None
-
-    def load(self) -> dict[str, Any]:
-        """Load the base; returns what the front end shows about it. Raises ModelError or OutOfMemory."""
-        from realchar.engine.pipeline import Engine  # torch is imported here, after the queue is already served
-
-        if self._engine is None:
-            self._engine = Engine.from_settings(load_base(self.settings.base), self.settings)
-        engine = self._engine
-        facts = {"base": engine.base.title, "demo": engine.base.demo, "device": engine.device_name}
-        return facts | {"offload": engine.mode.value}
-
-    @property
-    def family(self) -> ModelFamily:
-        assert self._engine is not None
-        return self._engine.family
-
-    def loop(self, more: Callable[[], tuple[Task, Make] | None]) -> Together[Task]:
-        from realchar.engine.together import Together
-
-        self._loop = Together(self, more)
-        return self._loop
-
-    def joins(self, job: Job) -> bool:
-        settings, engine = with_choices(self.settings, job.request), self._engine
-        alike = engine is not None and (engine.budget, engine.strategy) == (settings.budget, settings.strategy)
-        if engine is None or not alike or not self._fits(settings):
-            return False
-        try:
-            loras = [(get_weights(settings.weights, ref.name).path, ref.strength) for ref in job.request.loras]
-            return engine.joins(loras)
-        except (NotFound, OSError):
-            return False  # its own turn is the time to fail
-
-    def work(self, job: Job, source: Path, targets: dict[str, Path]) -> Work[None]:
-        request, settings = job.request, with_choices(self.settings, job.request)
-        if not self._fits(settings):
-            yield Stage("load")
-        engine = self._engine_for(settings)
-        if not engine.busy:  # holds from this run on, without loading anything
-            engine.budget, engine.strategy = settings.budget, settings.strategy
-            self._loop.width = engine.width(request)
-        options = prepare_options(engine.base, request.size, request.long_edge, settings.max_megapixels)
-        yield from conversion(engine, request, source, options, settings.weights, targets)
-
-    def _fits(self, settings: Settings) -> bool:
-        """Tell whether the engine that is loaded has the offload mode of these settings."""
-        engine = self._engine
-        return engine is not None and engine.mode is settings.offload.resolved(on_gpu=engine.on_gpu)
-
-    def _engine_for(self, settings: Settings) -> Engine:
-        """Return the engine in the settings' offload mode; one in another mode is freed before the base is loaded."""
-        from realchar.engine.devices import release
-        from realchar.engine.pipeline import Engine
-
-        if self._engine is None or not self._fits(settings):
-            if self._engine is not None:
-                device = self._engine.family.device
-                self._engine = None
-                gc.collect()  # else both would be in memory
-                release(device)
-            self._engine = Engine.from_settings(load_base(settings.base), settings)
-        return self._engine
 
 
 class Worker:

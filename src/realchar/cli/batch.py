@@ -199,7 +199,7 @@ class _Runner:
         def more() -> tuple[Task, Make] | None:
             return ((task := left.popleft()), partial(self._work, engine, task)) if left else None
 
-        with contextlib.closing(engine.together(more, engine.width(self.request)).run()) as events:
+        with contextlib.closing(engine.together(more, engine.memory.width(self.request)).run()) as events:
             yield from events
 
     @property

@@ -18,21 +18,20 @@ import torch
 from PIL import Image
 
 from realchar.catalog import BaseInfo
-from realchar.engine.blocks import StreamedBlocks
+from realchar.engine.allotment import Allotment
 from realchar.engine.denoising import Denoising
-from realchar.engine.devices import cap, check_speed, compute_dtype, find_device, free_bytes, release
+from realchar.engine.devices import cap, check_speed, compute_dtype, find_device, release
 from realchar.engine.families.base import ModelFamily
 from realchar.engine.families.qwen_image_edit import LATENT, PATCH, QwenImageEdit
 from realchar.engine.finish import picture_of
-from realchar.engine.ladder import keep_or_fewer, with_fewer_blocks, with_smaller_tiles
-from realchar.engine.memory import FREE_SHARE, Footprint, Need, plan_resident, plan_tile, plan_width, steady
+from realchar.engine.ladder import with_smaller_tiles
+from realchar.engine.memory import Footprint
 from realchar.engine.pace import Pace
 from realchar.engine.prompts import PromptCache, prompts_of
-from realchar.engine.tiling import Tile, count
+from realchar.engine.tiling import count
 from realchar.engine.together import Make, Together, Work
 from realchar.engine.work import ticking
 from realchar.errors import InvalidInput, OutOfMemory
-from realchar.headers import read_parts
 from realchar.machine import GB, read_memory
 from realchar.schema import Decoded, Degraded, EditRequest, Ended, Event, Memory, Planned, Stage, StageName, Step, Tick
 from realchar.settings import AS_IT_IS, HostMemory, Offload, Settings, Speed, Strategy
@@ -81,16 +80,10 @@ class Engine:
         budget: int | None = None,
         strategy: Strategy = Strategy.AUTO,
     ) -> None:
-        """Where blocks are streamed, `resident_blocks` of them stay on the device; None: as many as the budget allows.
-
-        budget: bytes that the whole process may take on a card; None: what is free; strategy: what memory beyond the
-        weights is for. All three may be set while nothing runs.
-        """
+        """The last three are those of `Allotment`, which may be set while nothing runs."""
         self.base = base
         self.family = family
-        self.resident_blocks = resident_blocks
-        self.budget = budget
-        self.strategy = strategy
+        self.memory = Allotment(base, family, resident_blocks, budget, strategy)
         self._under_way = 0
         self._prompts = PromptCache(family)
 
@@ -152,15 +145,6 @@ class Engine:
     @property
     def on_gpu(self) -> bool:
         return self.family.device.type == "cuda"
-
-    @property
-    def _footprint(self) -> Footprint:
-        return Footprint.of(self.base, on_gpu=self.on_gpu)
-
-    @property
-    def _room(self) -> int | None:
-        """Return the bytes that tensors may take, or None: what is free."""
-        return None if self.budget is None else self.budget - self._footprint.process
 
     @property
     def mode(self) -> Offload:
@@ -233,13 +217,13 @@ class Engine:
         yield from self._enter(request, picture, loras, progress)
         # 2. Prompt and negative prompt, read beside the picture
         yield progress.enter("encode_text")
-        embeds = yield from self._spared(partial(self._prompts.embeds, picture, prompts_of(request)))
+        embeds = yield from self.memory.spared(partial(self._prompts.embeds, picture, prompts_of(request)))
         # 3. The reference, at the output's own size
         yield progress.enter("encode_image")
         size = picture.height // LATENT, picture.width // LATENT
-        tile = self._tile(size, request.tile)
+        tile = self.memory.tile(size, request.tile)
         encode = partial(self.family.encode_image, picture)
-        reference = yield from self._spared(partial(with_smaller_tiles, encode, size, tile, self.family.device))
+        reference = yield from self.memory.spared(partial(with_smaller_tiles, encode, size, tile, self.family.device))
         yield Tick()
         # 4. Plan
         yield progress.enter("plan")
@@ -248,25 +232,15 @@ class Engine:
         # 5. Denoise
         yield progress.enter("denoise")
         run = Denoising.start(self.family, request, embeds, reference, self.base.preview)
-        run.table = yield from self._spared(lambda: ticking(self.family.blocks.prepare(run.timesteps)))
+        run.table = yield from self.memory.spared(lambda: ticking(self.family.blocks.prepare(run.timesteps)))
         yield from self._denoise(run, began)
         # 6. Decode
         yield progress.enter("decode")
         decode = partial(self.family.decode, run.result())
-        pixels = yield from self._spared(partial(with_smaller_tiles, decode, size, tile, self.family.device))
+        pixels = yield from self.memory.spared(partial(with_smaller_tiles, decode, size, tile, self.family.device))
         image = picture_of(pixels).crop(box)
-        yield self._memory()
+        yield self._reading()
         return Decoded(image, self._facts(plan))
-
-    def width(self, request: EditRequest) -> int:
-        """Return how many runs like this one may share a loop.
-
-        With the strategy for batches as many as fit, while blocks stream; else one: each picture as soon as it can be.
-        """
-        blocks, edge = self.family.blocks, self.base.long_edge
-        if self.strategy is not Strategy.BATCH or not isinstance(blocks, StreamedBlocks):
-            return 1
-        return plan_width(lambda width: self._need(blocks, request, (edge, edge), 0, width), self._total(blocks))
 
     @property
     def busy(self) -> bool:
@@ -287,8 +261,8 @@ class Engine:
         progress.under_way = True
         self._under_way += 1
         if self._under_way == 1:
-            yield from self._fit_blocks(request, picture, loras)
-        yield from self._spared(partial(self._use, versions))
+            yield from self.memory.fit_blocks(request, picture.size, loras)
+        yield from self.memory.spared(partial(self._use, versions))
 
     def _leave(self, progress: _Progress) -> None:
         if progress.under_way:
@@ -297,56 +271,9 @@ class Engine:
             self.family.rest()
             release(self.family.device)
 
-    def _fit_blocks(
-        self, request: EditRequest, picture: Image.Image, loras: list[Path]
-    ) -> Generator[Event, None, None]:
-        """Let as many blocks stay on the device as were asked for, or as fit the budget beside this run."""
-        cap(self.family.device, self._room)  # the budget may be another one than at the last run
-        blocks = self.family.blocks
-        if not isinstance(blocks, StreamedBlocks):
-            return
-        wanted = self.resident_blocks
-        if wanted is None:
-            lora_bytes = sum(path.stat().st_size for path in loras)
-            need = self._need(blocks, request, picture.size, lora_bytes, self.width(request))
-            wanted = steady(plan_resident(need, self._total(blocks)), blocks.num_resident, need.blocks)
-        yield from keep_or_fewer(blocks, wanted, self.family.device)
-
-    def _need(
-        self, blocks: StreamedBlocks, request: EditRequest, size: tuple[int, int], lora_bytes: int, width: int
-    ) -> Need:
-        return Need.of(
-            read_parts(self.base.path),
-            self._footprint,
-            *size,
-            request.steps,
-            lora_bytes,
-            precision=blocks.precision,
-            branches=width * len(prompts_of(request)),
-            whole_vae=self.strategy is Strategy.QUALITY,
-        )
-
-    def _total(self, blocks: StreamedBlocks) -> int:
-        """Return what the whole process may take: the budget, or what it takes already and most of what is free."""
-        if self.budget is not None:
-            return self.budget
-        stays = read_parts(self.base.path).rest * self.family.dtype.itemsize
-        free = int(free_bytes(self.family.device) * FREE_SHARE)
-        return self._footprint.process + stays + blocks.num_bytes + free
-
-    def _spared(self, attempt: Callable[[], Generator[Event, None, T]]) -> Generator[Event, None, T]:
-        return with_fewer_blocks(attempt, self.family.blocks, self.family.device)
-
     def _use(self, versions: list[tuple[Path, float]]) -> Generator[Event, None, None]:
         self.family.adapters.use(versions)
         yield from ()
-
-    def _tile(self, size: Tile, asked: int | None) -> Tile | None:
-        """Return the tile for a picture of `size` latents: of `asked` pixels, else by the memory that is free now."""
-        if asked is not None:
-            tile = min(size[0], asked // LATENT), min(size[1], asked // LATENT)
-            return None if tile == size else tile
-        return plan_tile(self._footprint, size, free_bytes(self.family.device, self._room), self.family.halo)
 
     def _plan(self, tiles: int) -> Planned:
         return Planned(
@@ -357,7 +284,7 @@ class Engine:
             device=str(self.family.device),
             dtype=str(self.family.dtype).removeprefix("torch."),
             attention=self.family.attention,
-            budget_gb=None if self.budget is None else self.budget / GB,
+            budget_gb=None if self.memory.budget is None else self.memory.budget / GB,
             precision=self.family.blocks.precision,
             compiled=self.family.blocks.compiled,
         )
@@ -373,9 +300,9 @@ class Engine:
             last = now
             eta = (now - first) / (i + 1) * (steps - i - 1)
             yield Step(i + 1, steps, now - began, eta, run.preview(i))
-            yield self._memory()
+            yield self._reading()
 
-    def _memory(self) -> Memory:
+    def _reading(self) -> Memory:
         reading = read_memory(str(self.family.device))
         return Memory(reading.kind, reading.used_gb, reading.total_gb)
 
