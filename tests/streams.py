@@ -138,6 +138,7 @@ class LaggingCopies:
 
     settle = wait
 
+    def join(self, mark: Any) -> None: ...
     def adopt(self, tensor: Tensor) -> None: ...
 
     def register(self, data: Tensor, *, read_only: bool) -> str | None:

@@ -6,13 +6,15 @@ The CPU has the same calls without effect, so that one code serves both and is t
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 READ_ONLY = 8  # cudaHostRegisterReadOnly: without it a read-only mapping is refused
-Mark = torch.cuda.Event | None  # a point in the order of work; None: all before it has ended already
+# A point in the order of work; None: all before it has ended already; a future: it is still to be set, by another thread.
+Mark = torch.cuda.Event | Future[torch.cuda.Event | None] | None
 
 
 class Accelerator(Protocol):
@@ -32,6 +34,9 @@ class Accelerator(Protocol):
 
     def settle(self, mark: Mark) -> None:
         """Block the caller until the mark is reached."""
+
+    def join(self, mark: Mark) -> None:
+        """Block the caller until the mark is set; raises what the task before it raised."""
 
     def adopt(self, tensor: Tensor) -> None:
         """Keep the memory of `tensor`, once it is dropped, until the line of copies is done with it."""
@@ -63,6 +68,7 @@ class Cpu:
 
     def wait(self, mark: Mark) -> None: ...
     def settle(self, mark: Mark) -> None: ...
+    def join(self, mark: Mark) -> None: ...
     def adopt(self, tensor: Tensor) -> None: ...
     def register(self, data: Tensor, *, read_only: bool) -> str | None:  # noqa: ARG002
         return None
@@ -83,8 +89,8 @@ class Cuda:
 
     def submit(self, task: Callable[[], None], after: Mark) -> Mark:
         with torch.cuda.stream(self._copies):
-            if after is not None:
-                self._copies.wait_event(after)
+            if (event := _set(after)) is not None:
+                self._copies.wait_event(event)
             task()
             return self.mark()
 
@@ -94,13 +100,14 @@ class Cuda:
         return event
 
     def wait(self, mark: Mark) -> None:
-        if mark is not None:
-            torch.cuda.current_stream(self.device).wait_event(mark)
+        if (event := _set(mark)) is not None:
+            torch.cuda.current_stream(self.device).wait_event(event)
 
     def settle(self, mark: Mark) -> None:
-        if mark is not None:
-            mark.synchronize()
+        if (event := _set(mark)) is not None:
+            event.synchronize()
 
+    def join(self, mark: Mark) -> None: ...
     def adopt(self, tensor: Tensor) -> None:
         tensor.record_stream(self._copies)
 
@@ -128,6 +135,51 @@ class Cuda:
 
     def locked(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+class Aside:
+    """Another accelerator, to whose line of copies a thread adds: for tasks that take the host some time.
+
+    `submit` returns at once, and what is computed is launched meanwhile; tasks are begun in the order in which they came.
+    What a task raises is raised where its mark is waited for.
+    """
+
+    def __init__(self, inner: Accelerator) -> None:
+        self.device, self.on_gpu = inner.device, inner.on_gpu
+        self._inner = inner
+        self._line = ThreadPoolExecutor(1, thread_name_prefix="copies")
+
+    def submit(self, task: Callable[[], None], after: Mark) -> Mark:
+        return self._line.submit(lambda: _set(self._inner.submit(task, after)))
+
+    def mark(self) -> Mark:
+        return self._inner.mark()
+
+    def wait(self, mark: Mark) -> None:
+        self._inner.wait(_set(mark))
+
+    def settle(self, mark: Mark) -> None:
+        self._inner.settle(_set(mark))
+
+    def join(self, mark: Mark) -> None:
+        _set(mark)
+
+    def adopt(self, tensor: Tensor) -> None:
+        self._inner.adopt(tensor)
+
+    def register(self, data: Tensor, *, read_only: bool) -> str | None:
+        return self._inner.register(data, read_only=read_only)
+
+    def unregister(self, data: Tensor) -> None:
+        self._inner.unregister(data)
+
+    def locked(self, num_bytes: int) -> Tensor:
+        return self._inner.locked(num_bytes)
+
+
+def _set(mark: Mark) -> torch.cuda.Event | None:
+    """Return the mark once it is set; raises what the task before it raised."""
+    return mark.result() if isinstance(mark, Future) else mark
 
 
 def accelerator_of(device: torch.device) -> Accelerator:

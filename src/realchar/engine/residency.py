@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from realchar.engine.accelerator import Accelerator, Mark
+from realchar.engine.accelerator import Accelerator, Aside, Mark
 from realchar.engine.tiers import HostFacts, TierChoice, choose_tier, only
 from realchar.engine.weights import WeightSource, typed
 from realchar.machine import GB, read_ram
@@ -43,6 +43,9 @@ class HostWeights:
         self.choice = self._settle(facts)
         if self.choice.tier == "staging":
             self._ring = StagingRing(accelerator)
+            self.accelerator = Aside(
+                accelerator
+            )  # who launches what is computed is not to wait for a ring to be filled
 
     def span(self, file: Path, start: int, stop: int, dtype: torch.dtype) -> Tensor:
         """Return bytes of a file as numbers (n,), a view. Never write to it."""

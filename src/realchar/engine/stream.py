@@ -85,6 +85,7 @@ class BlockStream:
 
         What is given up is freed before anything is allocated. Raises torch.OutOfMemoryError, and then holds fewer.
         """
+        self._join()
         kept = {i * len(self._groups) // resident for i in range(resident)}
         for i in self._resident.keys() - kept:
             self._unbind(i)
@@ -142,6 +143,7 @@ class BlockStream:
 
         Raises torch.OutOfMemoryError, and is to be called again then.
         """
+        self._join()
         self._stale |= {i for i in self._resident if self._touches(i, self._patches) or self._touches(i, patches)}
         self._patches = patches
         for slot in self._slots:
@@ -151,14 +153,15 @@ class BlockStream:
 
     def step(self) -> Generator[nn.Module, None, None]:
         """Give each group's module, ready to run until the next is asked for. May be closed at any of them."""
-        for i, group in enumerate(self._groups):
-            if not self._is_coming(i):
+        try:
+            for i, group in enumerate(self._groups):
                 self._prefetch(i)
-            if i not in self._passing:
-                if i in self._arriving:
-                    self._accelerator.wait(self._arriving.pop(i))
-                yield group.module
-            else:
+                if i not in self._passing:
+                    if i in self._arriving:
+                        self._accelerator.wait(self._arriving[i])
+                        del self._arriving[i]
+                    yield group.module
+                    continue
                 slot = next(slot for slot in self._slots if slot.held == i)
                 self._accelerator.wait(slot.ready)
                 self._bind(i, slot.buffer)
@@ -167,12 +170,26 @@ class BlockStream:
                 finally:
                     slot.free = self._accelerator.mark()
                     self._unbind(i)
-            # Only now: while this group computes, the host has time for copies that take it some.
-            self._prefetch(i)
+            self._prefetch(len(self._groups))
+        except BaseException:
+            self._join()
+            raise
 
-    def _is_coming(self, i: int) -> bool:
-        """Tell whether a group is there or on its way."""
-        return i not in self._stale and (i not in self._passing or any(slot.held == i for slot in self._slots))
+    def _join(self) -> None:
+        """Have all loads queued, so that none holds memory any more; those that failed are to be done again."""
+        for slot in self._slots:
+            if not self._is_queued(slot.ready):
+                slot.held = slot.ready = None
+        for i in [i for i, mark in self._arriving.items() if not self._is_queued(mark)]:
+            del self._arriving[i]
+            self._stale.add(i)
+
+    def _is_queued(self, mark: Mark) -> bool:
+        try:
+            self._accelerator.join(mark)
+        except Exception:  # told where the group was waited for; the others fail alike, or their turn never came
+            return False
+        return True
 
     def _prefetch(self, i: int) -> None:
         """Have the groups loaded that run next, from group `i` on: streamed ones, and resident ones that are stale."""
