@@ -47,6 +47,7 @@ def test_measuring_compares_with_attention_by_its_definition() -> None:
     rows = {row.name: row for row in measure(SHAPE, torch.device(DEVICE), torch.float32)}
     own = rows[Attention.SDPA]
     assert own.ms is not None and own.ms > 0 and own.error is not None and own.error < 1e-3
+    assert own.max_difference is not None and 0 < own.max_difference < 1e-3
     query, key, value = (torch.randn(1, 50, 2, 16) for _ in range(3))
     stock = F.scaled_dot_product_attention(*(each.transpose(1, 2) for each in (query, key, value))).transpose(1, 2)
     assert torch.allclose(attention._exact([query, key, value]), stock[:, :, :1], atol=1e-5)

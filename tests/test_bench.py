@@ -32,9 +32,11 @@ from realchar.catalog import load_base
 from realchar.cli import main
 from realchar.engine.weights import WeightSource
 from realchar.errors import InvalidInput, ModelError, StorageError
+from realchar.settings import Attention
 from tests.tiny import DEMO
 
 SIZE = (64, 32)
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 ENGINE_FACTS = {
     "s_per_step",
     "load_s",
@@ -199,6 +201,7 @@ def test_every_row_has_the_facts_that_are_documented(report: dict[str, Any]) -> 
     seconds = together["s_per_picture_step"]
     assert together["throughput"] == seconds["alone"] / seconds["together"] > 0
     assert (long["switches"], long["cancelled"], list(long["drift"])) == (3, 2, ["ram"])
+    assert len(long["readings"]["ram"]) == 16 and min(long["readings"]["ram"]) > 0
     assert long["flat"] == (abs(long["drift"]["ram"]) <= 0.03)
     keys |= {*together, *long}
     assert not [key for key in keys if f"`{key}`" not in text]
@@ -265,6 +268,15 @@ def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
     assert [s.name for s in specs(Options(rows=("stream",)), setting(DEMO, tmp_path), on_gpu=False)] == ["stream"]
 
 
+def test_all_rows_of_the_engine_run_with_the_attention_that_is_asked_for(base: Path, tmp_path: Path) -> None:
+    options = Options(rows=("stream", "fp8", "long"), attention=Attention.CUDNN, switch_every=2)
+    found = list(specs(options, setting(base, tmp_path), on_gpu=False))
+    assert [spec.speed.attention for spec in found] == [Attention.CUDNN] * 3
+    assert found[1].speed.precision == "fp8" and found[2].switch_every == 2
+    row = in_process(found[0], 60)
+    assert row["reason"] == "Attention 'cudnn' can't run here (it needs a graphics card); choose auto or sdpa."
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -274,6 +286,7 @@ def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
         ({"steps": 99}, "--steps is 99; choose a value from 1 to 98"),
         ({"together": 1}, "--together is 1; choose a value from 2"),
         ({"jobs": 7}, "--jobs is 7"),
+        ({"switch_every": 0}, "--switch-every is 0"),
         ({"budgets": (8.0, 0.05)}, "--budgets is 0.05"),
         ({"budgets": (float("nan"),)}, "--budgets is nan"),
         ({"row_timeout_s": float("nan")}, "--row-timeout is nan"),
@@ -439,3 +452,9 @@ def test_the_command_measures_each_row_in_its_own_process(base: Path, tmp_path: 
     rows = json.loads(file.read_text())["rows"]
     assert [row["name"] for row in rows] == ["resident", "stream"] and all(row["ok"] for row in rows)
     assert rows[1]["latents"]["equal"] and rows[1]["peak_gb"] > 0.1
+
+
+@pytest.mark.parametrize("file", sorted(DOCS.glob("performance/*.json")), ids=lambda file: file.stem)
+def test_published_reports_can_still_be_shown(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--report", str(file)]) == 0
+    assert json.loads(file.read_text(encoding="utf-8"))["machine"]["card"] in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,12 @@ class FakeNvml(SimpleNamespace):
     def nvmlDeviceGetName(self, handle: int) -> str | bytes:
         return self.cards[handle][1]
 
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:
+        if self.broken:
+            raise NVMLError
+        used = {os.getpid(): (3 * GB, None)[handle], 1: 5 * GB}
+        return [SimpleNamespace(pid=pid, usedGpuMemory=each) for pid, each in used.items()]
+
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
         return SimpleNamespace(total=self.cards[handle][2], free=self.cards[handle][3])
 
@@ -73,6 +80,21 @@ def test_cards_and_memory(nvml: FakeNvml) -> None:
     assert machine.read_memory() == machine.MemoryReading("gpu", 4.0, 24.0, "RTX 4090")
     assert machine.read_memory("cuda:1") == machine.MemoryReading("gpu", 9.0, 12.0, "RTX 3060")
     assert machine.read_memory("cpu").kind == "ram"
+
+
+def test_what_this_process_takes_on_a_card(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.process_gb("cuda:0") == 3.0
+    assert machine.process_gb("cuda:1") is None  # the driver doesn't tell
+    assert machine.process_gb("cuda:2") is None and machine.process_gb("cpu") is None
+    monkeypatch.setattr(os, "getpid", lambda: 77)  # as in a container, whose numbers are its own
+    monkeypatch.setattr(nvml, "nvmlDeviceGetComputeRunningProcesses", lambda _: [SimpleNamespace(pid=9)])
+    assert machine.process_gb("cuda:0") is None
+    monkeypatch.undo()
+
+
+def test_a_driver_that_fails_tells_nothing(nvml: FakeNvml) -> None:
+    nvml.broken = True
+    assert machine.process_gb("cuda:0") is None
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,35 @@ class Gpu:
 def read_memory(device: str = "auto") -> MemoryReading:
     """Read the memory of `device` (`cuda:1`, `auto`: the first card); of RAM for `cpu` and where no such card is."""
     cards = gpus() if device == "auto" or device.startswith("cuda") else []
-    number = device.partition(":")[2]
-    index = int(number) if number.isdigit() else 0
+    index = _index(device)
     if index < len(cards):
         card = cards[index]
         return MemoryReading("gpu", card.total_gb - card.free_gb, card.total_gb, card.name)
     return read_ram()
+
+
+def _index(device: str) -> int:
+    number = device.partition(":")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def process_gb(device: str) -> float | None:
+    """Return what this process takes on a card, its CUDA context included; None where the driver doesn't tell.
+
+    It doesn't on Windows and WSL, nor in a container with process numbers of its own.
+    """
+    nvml = _nvml()
+    if nvml is None or not device.startswith("cuda"):
+        return None
+    try:
+        cards = list(_visible(nvml, os.environ.get("CUDA_VISIBLE_DEVICES")))
+        running = (
+            nvml.nvmlDeviceGetComputeRunningProcesses(cards[_index(device)]) if _index(device) < len(cards) else []
+        )
+    except nvml.NVMLError:
+        return None
+    used = next((each.usedGpuMemory for each in running if each.pid == os.getpid()), None)
+    return None if used is None else float(used) / GB
 
 
 def has_card(device: str = "auto") -> bool:

@@ -17,12 +17,11 @@ from realchar.bench.spec import RowSpec
 from realchar.bench.steps import noise_picture
 from realchar.catalog import load_base
 from realchar.engine.pipeline import Engine
-from realchar.machine import GB
+from realchar.machine import GB, process_gb
 from realchar.presets import PROMPTS
 from realchar.schema import Decoded, EditRequest, LoraRef, Tick
 
-SWITCH_EVERY = 5  # conversions with one LoRA version
-CANCEL_EVERY, CANCEL_AT = 7, 3  # one in so many is closed at that tick
+CANCEL_EVERY, CANCEL_AT = 7, 20  # one in so many is closed, at the first to the 20th of its ticks in turn
 PLAIN_EVERY = 3  # one in so many runs without CFG
 FLAT = 0.03
 
@@ -31,7 +30,7 @@ def measure_long(spec: RowSpec) -> dict[str, Any]:
     """Return how memory after each conversion drifts: medians of the first and the last quarter. Raises RealCharError."""
     setting, memory = spec.setting, ProcessMemory(spec.setting.device)
     engine = load_engine(load_base(setting.base), str(memory.device), spec)
-    readings: dict[str, list[float]] = {}
+    readings: dict[str, list[float]] = {}  # after each conversion, cancelled ones too
     began, cancelled = time.perf_counter(), 0
     for i in range(spec.jobs):
         cancelled += not _convert(engine, spec, i)
@@ -44,9 +43,10 @@ def measure_long(spec: RowSpec) -> dict[str, Any]:
         "long": {
             "jobs": spec.jobs,
             "cancelled": cancelled,
-            "switches": (spec.jobs - 1) // SWITCH_EVERY,
+            "switches": (spec.jobs - 1) // spec.switch_every,
             "seconds": time.perf_counter() - began,
             "gb": {name: {"first": first, "last": last} for name, (first, last) in ends.items()},
+            "readings": readings,
             "drift": drift,
             "flat": all(abs(value) <= FLAT for value in drift.values()),
         }
@@ -56,7 +56,7 @@ def measure_long(spec: RowSpec) -> dict[str, Any]:
 def _convert(engine: Engine, spec: RowSpec, i: int) -> bool:
     """Make a picture; False where it is cancelled midway."""
     setting = spec.setting
-    lora = Path(setting.loras[i // SWITCH_EVERY % len(setting.loras)])
+    lora = Path(setting.loras[i // spec.switch_every % len(setting.loras)])
     request = EditRequest(
         prompt=PROMPTS["base"],
         steps=setting.steps,
@@ -64,11 +64,11 @@ def _convert(engine: Engine, spec: RowSpec, i: int) -> bool:
         seed=i,
         loras=(LoraRef(lora.stem),),
     )
-    ticks, cancels = 0, i % CANCEL_EVERY == CANCEL_EVERY - 1
+    ticks, last = 0, 1 + i // CANCEL_EVERY % CANCEL_AT if i % CANCEL_EVERY == CANCEL_EVERY - 1 else None
     with closing(engine.run(request, noise_picture(setting.size), (0, 0, *setting.size), [lora])) as events:  # type: ignore[type-var]
         for event in events:
             ticks += isinstance(event, Tick)
-            if cancels and ticks > CANCEL_AT:
+            if ticks == last:
                 return False
             if isinstance(event, Decoded):
                 return True
@@ -81,4 +81,6 @@ def _now(memory: ProcessMemory) -> dict[str, float]:
         memory.sync()
         found["allocated"] = torch.cuda.memory_allocated(memory.device) / GB
         found["reserved"] = torch.cuda.memory_reserved(memory.device) / GB
+        if (driver := process_gb(str(memory.device))) is not None:
+            found["driver"] = driver
     return found

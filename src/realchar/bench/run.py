@@ -19,6 +19,7 @@ from realchar.bench.spec import (
     LONG_STEPS,
     ROWS,
     SPEEDS,
+    SWITCH_EVERY,
     TIERS,
     WARM_UP,
     RowSpec,
@@ -29,7 +30,7 @@ from realchar.engine.memory import MOST_TOGETHER
 from realchar.errors import InvalidInput, ModelError
 from realchar.machine import GB, prepare_engine_process
 from realchar.presets import MAX_STEPS
-from realchar.settings import MOST_VRAM, Offload, project_root
+from realchar.settings import MOST_VRAM, Attention, Offload, project_root
 
 SCHEMA = 1  # of the report; docs/bench.md describes it
 SIDE_MULTIPLE = 32  # pixels
@@ -54,6 +55,8 @@ class Options:
     lora_rank: int = 32
     together: int = 4
     jobs: int = 100
+    switch_every: int = SWITCH_EVERY
+    attention: Attention = Attention.AUTO
     vae_sizes: tuple[tuple[int, int], ...] = ()
     vae_tiles: tuple[int, ...] = (512, 256)
     device: str = "auto"
@@ -75,6 +78,7 @@ class Options:
             ("lora-rank", self.lora_rank, 1, MOST_RANK),
             ("together", self.together, 2, MOST_TOGETHER),
             ("jobs", self.jobs, FEWEST_JOBS, MOST_JOBS),
+            ("switch-every", self.switch_every, 1, MOST_JOBS),
         ]
         given += [
             ("row-timeout", self.row_timeout_s, 1, MOST_S),
@@ -135,7 +139,12 @@ def _base(options: Options, scratch: Path) -> Path:
 
 
 def specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowSpec]:
-    """Yield the rows in the order in which they run: the reference first."""
+    """Yield the rows in the order in which they run: the reference first; the engine's with the attention asked for."""
+    for spec in _specs(options, setting, on_gpu=on_gpu):
+        yield replace(spec, speed=replace(spec.speed, attention=options.attention))
+
+
+def _specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowSpec]:
     usual = BUDGETS if on_gpu else ()
     budgets: list[float | None] = [*sorted(usual if options.budgets is None else options.budgets)] or [None]
     if "resident" in options.rows:
@@ -157,7 +166,8 @@ def specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowSp
     if "long" in options.rows:
         own = replace(setting, size=LONG_SIZE, steps=LONG_STEPS)
         name = f"{_streamed(budgets[0])} {options.jobs} jobs"
-        yield RowSpec(name, "long", own, Offload.STREAM, budgets[0], jobs=options.jobs)
+        every = options.switch_every
+        yield RowSpec(name, "long", own, Offload.STREAM, budgets[0], jobs=options.jobs, switch_every=every)
     if "attention" in options.rows:
         yield RowSpec("attention", "attention", setting)
     for mode in DIFFUSERS:
@@ -227,6 +237,7 @@ def _report(options: Options, base: BaseInfo, machine: dict[str, Any], rows: lis
             "steps": options.steps,
             "warm_up": WARM_UP,
             "lora_rank": options.lora_rank if "lora" in options.rows else None,
+            "attention": options.attention.value,
         },
         "rows": rows,
         "notes": list(_notes(machine, rows)),

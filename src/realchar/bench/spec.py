@@ -38,6 +38,7 @@ TIERS = ("pinned", "staging")  # ways in which weights wait that are measured be
 DIFFUSERS = ("diffusers", "group-block", "group-leaf", "sequential")
 BUDGETS = (4.0, 8.0, 12.0, 16.0, 24.0)  # GB
 LONG_SIZE, LONG_STEPS = (256, 256), 2  # of the pictures of a long run
+SWITCH_EVERY = 5  # of them have the same LoRA version
 WARM_UP = 2  # steps of each run before those that count
 
 
@@ -66,6 +67,7 @@ class RowSpec:
     speed: Speed = AS_IT_IS
     host_memory: str = "auto"
     jobs: int = 0  # how many pictures are made, together or one after another
+    switch_every: int = SWITCH_EVERY
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -113,11 +113,16 @@ def _long(row: Row) -> str:
 def _attention(row: Row) -> str:
     found = row["attention"]
     said = [
-        f"{each['name']} {each['ms']:.2f} ms (error {each['error']:.1e})"
+        f"{each['name']} {each['ms']:.2f} ms (error {each['error']:.1e}{_at_most(each)})"
         for each in found["backends"]
         if each["ms"] is not None
     ]
     return f"attention of {found['tokens']} tokens: {', '.join(said)}; {found['chosen']} is taken"
+
+
+def _at_most(backend: Row) -> str:
+    largest = backend.get("max_difference")  # which older reports lack
+    return "" if largest is None else f", at most {largest:.1e}"
 
 
 SENTENCES: dict[str, Callable[[Row], str]] = {"together": _together, "long": _long, "attention": _attention}

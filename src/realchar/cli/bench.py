@@ -19,7 +19,7 @@ from realchar.bench.table import text_of
 from realchar.cli.names import path_argument
 from realchar.errors import InvalidInput
 from realchar.results import check_writable, write_whole
-from realchar.settings import Settings
+from realchar.settings import Attention, Settings
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,6 +47,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--together", type=int, default=4, metavar="N", help="pictures of the row together; default: %(default)s"
     )
     parser.add_argument("--jobs", type=int, default=100, metavar="N", help="of the row long; default: %(default)s")
+    parser.add_argument(
+        "--switch-every", type=int, default=5, metavar="N", help="jobs with one LoRA version; default: %(default)s"
+    )
+    parser.add_argument(
+        "--attention",
+        type=Attention,
+        choices=list(Attention),
+        default=Attention.AUTO,
+        metavar="NAME",
+        help=f"backend of the engine's rows: {', '.join(Attention)}; default: %(default)s",
+    )
     parser.add_argument("--vae-sizes", nargs="+", type=_size, default=(), metavar="WxH", help="default: the --size")
     parser.add_argument(
         "--vae-tiles", nargs="+", type=int, default=(512, 256), metavar="PX", help="their sides; 512 256"
@@ -126,6 +137,8 @@ def _measured(args: argparse.Namespace, target: Path | None) -> tuple[dict[str, 
         lora_rank=args.lora_rank,
         together=args.together,
         jobs=args.jobs,
+        switch_every=args.switch_every,
+        attention=args.attention,
         vae_sizes=tuple(args.vae_sizes),
         vae_tiles=tuple(args.vae_tiles),
         device=settings.device,

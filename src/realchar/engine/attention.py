@@ -60,11 +60,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one backend did: milliseconds, and its error relative to exact attention; or the reason why it can't run."""
+    """What one backend did: milliseconds, and how far it is from exact attention; or the reason why it can't run.
+
+    error: norm of the difference relative to the norm of what is exact; max_difference: its largest number.
+    """
 
     name: Attention
     ms: float | None = None
     error: float | None = None
+    max_difference: float | None = None
     reason: str = ""
 
 
@@ -147,10 +151,10 @@ def _run(name: Attention, inputs: Sequence[Tensor]) -> Tensor:
 
 def _measured(name: Attention, inputs: Sequence[Tensor], exact: Tensor) -> Measured:
     try:
-        attended = _run(name, inputs)[:, :, :1].float()
-        error = float((attended - exact).norm() / exact.norm())
-        del attended
-        return Measured(name, _milliseconds(lambda: _run(name, inputs), inputs[0].device), error)
+        difference = _run(name, inputs)[:, :, :1].float() - exact
+        error, largest = float(difference.norm() / exact.norm()), float(difference.abs().max())
+        del difference
+        return Measured(name, _milliseconds(lambda: _run(name, inputs), inputs[0].device), error, largest)
     except torch.OutOfMemoryError:
         return Measured(name, reason="memory is too short to measure it")
     except Exception as error:
