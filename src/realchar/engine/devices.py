@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+from collections.abc import Callable
+from functools import cache
 
 import torch
 
@@ -60,10 +63,22 @@ def cap(device: torch.device, room: int | None) -> None:
 
 
 def release(device: torch.device) -> None:
-    """Give back what is cached; what an exception holds is held until its `except` is left."""
+    """Give back what is cached, on a card and in RAM; what an exception holds is held until its `except` is left."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
+    if (trim := _malloc_trim()) is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Return what has the C library give back memory that it keeps for later, which else makes RAM look larger by some."""
+    try:
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (OSError, TypeError, AttributeError):  # another library than glibc
+        return None
+    return trim
 
 
 def check_speed(speed: Speed, offload: Offload, device: torch.device) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from realchar.engine.merge import Patches
 from realchar.engine.stream import BlockStream
 from realchar.engine.work import result_of
+from realchar.errors import ResultError
 
 CACHED_BYTES = 256 * 2**20  # of tables on the device; the full-size base takes 4.4 MB a timestep in bfloat16
 TIME_EMBEDDER = "time_text_embed."
@@ -97,7 +98,7 @@ class ModulationTables:
     def prepare(self, timesteps: Tensor) -> Generator[None, None, object]:
         """Compute the table of a schedule (n,), sigmas in 0…1, unless it is there; yields after each block.
 
-        Returns it: who keeps that has it there for as long.
+        Returns it: who keeps that has it there for as long. Raises ResultError where it holds no numbers.
         """
         values = tuple(timesteps.to(self._dtype).tolist())
         key = values, self._origins
@@ -142,6 +143,9 @@ class ModulationTables:
                 if self._transformer.zero_cond_t:
                     table.zero.append(rows[0][1:].clone())
                 yield
+        if not torch.stack([rows.isfinite().all() for rows in table.rows + table.zero]).all():
+            message = "Numbers overflowed in the transformer's modulation; choose another LoRA version, or less of it."
+            raise ResultError("nan", message)
         return table
 
 

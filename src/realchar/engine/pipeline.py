@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from realchar.catalog import BaseInfo
 from realchar.engine.allotment import Allotment
 from realchar.engine.denoising import Denoising
 from realchar.engine.devices import cap, check_speed, compute_dtype, find_device, release
-from realchar.engine.families.base import ModelFamily
+from realchar.engine.families.base import ModelFamily, Reference
 from realchar.engine.families.qwen_image_edit import LATENT, PATCH, QwenImageEdit
 from realchar.engine.finish import picture_of
 from realchar.engine.ladder import with_smaller_tiles
@@ -231,8 +232,7 @@ class Engine:
         yield plan
         # 5. Denoise
         yield progress.enter("denoise")
-        run = Denoising.start(self.family, request, embeds, reference, self.base.preview)
-        run.table = yield from self.memory.spared(lambda: ticking(self.family.blocks.prepare(run.timesteps)))
+        run = yield from self.memory.spared(partial(self._start, request, embeds, reference))
         yield from self._denoise(run, began)
         # 6. Decode
         yield progress.enter("decode")
@@ -274,6 +274,13 @@ class Engine:
     def _use(self, versions: list[tuple[Path, float]]) -> Generator[Event, None, None]:
         self.family.adapters.use(versions)
         yield from ()
+
+    def _start(
+        self, request: EditRequest, embeds: list[Tensor], reference: Reference
+    ) -> Generator[Event, None, Denoising]:
+        run = Denoising.start(self.family, request, embeds, reference, self.base.preview)
+        run.table = yield from ticking(self.family.blocks.prepare(run.timesteps))
+        return run
 
     def _plan(self, tiles: int) -> Planned:
         return Planned(

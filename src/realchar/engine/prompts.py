@@ -6,11 +6,13 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Generator
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from realchar.engine.families.base import ModelFamily
 from realchar.engine.work import ticking
+from realchar.errors import ResultError
 from realchar.schema import EditRequest, Event
 
 CACHED_PROMPTS = 32
@@ -33,11 +35,18 @@ class PromptCache:
         self._embeds.clear()
 
     def embeds(self, picture: Image.Image, prompts: list[str]) -> Generator[Event, None, list[Tensor]]:
-        """Return the embeddings of prompts as read beside a picture; yields while it encodes what is lacking."""
+        """Return the embeddings of prompts as read beside a picture; yields while it encodes what is lacking.
+
+        Raises ResultError where they are no numbers, and keeps none of those.
+        """
         digest = hashlib.sha256(picture.tobytes() + repr(picture.size).encode()).hexdigest()
         lacking = [prompt for prompt in dict.fromkeys(prompts) if (digest, prompt) not in self._embeds]
         if lacking:
             embeds = yield from ticking(self._family.encode_prompts(picture, lacking))
+            if not all(torch.isfinite(found).all() for found in embeds):
+                raise ResultError(
+                    "nan", "The prompt could not be read: numbers overflowed in the text encoder; try another prompt."
+                )
             self._embeds.update({(digest, prompt): found for prompt, found in zip(lacking, embeds, strict=True)})
         for prompt in prompts:
             self._embeds.move_to_end((digest, prompt))
