@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from realchar.engine.pipeline import Engine
 from realchar.errors import InvalidInput
 from realchar.schema import EditRequest, Planned
 from realchar.settings import Attention, Offload, Precision, Settings, Speed
+from tests.packages import broken_xformers
 from tests.streams import denoise
 from tests.tiny import DEMO, DEVICE
 
@@ -65,6 +69,31 @@ def test_a_backend_that_can_not_run_here_is_refused_with_the_reason() -> None:
             Engine.load(load_base(DEMO), "cpu", speed=Speed(attention=Attention.CUDNN))
 
 
+@pytest.mark.slow
+def test_an_xformers_that_does_not_fit_costs_a_sentence_and_nothing_else(tmp_path: Path) -> None:
+    code = (
+        "from realchar.machine import prepare_engine_process; prepare_engine_process(); "
+        "from realchar.engine.pipeline import Engine; from realchar.catalog import load_base; "
+        "from realchar.settings import Attention, Speed; from realchar.errors import InvalidInput\n"
+        "base = load_base(sys.argv[1])\n"
+        "try: Engine.load(base, 'cpu', speed=Speed(attention=Attention.XFORMERS))\n"
+        "except InvalidInput as error: print(error.message)\n"
+        "print(Engine.load(base, 'cpu').family.attention)"
+    )
+    paths = [str(broken_xformers(tmp_path / "packages")), str(Path(machine.__file__).parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"import sys; {code}", str(DEMO)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        check=True,
+    )
+    refused, taken = done.stdout.splitlines()
+    assert refused.startswith("Attention 'xformers' can't run here (xformers 9.8 does not fit PyTorch 2.")
+    assert refused.endswith(": undefined symbol: x); choose auto or sdpa, or install what fits this PyTorch.")
+    assert taken == "sdpa"
+
+
 def test_what_was_chosen_is_remembered_for_this_card_and_these_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +111,10 @@ def test_what_was_chosen_is_remembered_for_this_card_and_these_packages(
     assert len(calls) == 1
     settle(Attention.AUTO, replace(SHAPE, tokens=81), card, dtype, tmp_path / "new")
     settle(Attention.AUTO, SHAPE, card, dtype, tmp_path / "new")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A card")
+    assert attention.chosen_before(card, tmp_path / "new") == ["cudnn"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A")
+    assert attention.chosen_before(card, tmp_path / "new") == []
     assert len(calls) == 3 and len(json.loads((tmp_path / "new" / "attention.json").read_text())) == 3
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,7 +19,8 @@ from realchar.cli import doctor as command
 from realchar.doctor import Finding, Report
 from realchar.headers import MODELS
 from realchar.machine import Gpu, MemoryReading
-from realchar.settings import HostMemory, Offload, Settings
+from realchar.settings import Attention, HostMemory, Offload, Settings
+from tests.packages import broken_xformers
 from tests.tiny import DEMO
 
 CARD = Gpu(0, "RTX 4090", 24.0, 20.0, "580.65")
@@ -42,6 +44,9 @@ def make_base(folder: Path) -> Path:
 
 def settings(tmp_path: Path, **values: Any) -> Settings:
     return Settings.load({}, root=tmp_path, **values)
+
+
+BACKENDS = {"refused": {"sdpa": "", "cudnn": "", "xformers": "No operator found"}, "chosen": []}
 
 
 # ---- probes
@@ -109,6 +114,48 @@ def test_cards_are_named_and_crowded_ones_reported() -> None:
 def test_hidden_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "CUDA_VISIBLE_DEVICES" in doctor.check_gpu([]).text
+
+
+# ---- attention
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "error", "state", "words"),
+    [
+        ("auto", {}, "", "ok", "PyTorch's own, on the CPU"),
+        ("xformers", {}, "", "bad", "'xformers' can't run here: it needs a graphics card"),
+        ("auto", BACKENDS | {"chosen": ["cudnn"]}, "", "ok", "sdpa, cudnn run here; auto has taken cudnn"),
+        ("auto", BACKENDS, "", "ok", "sdpa, cudnn run here; auto measures them when"),
+        ("cudnn", BACKENDS, "", "ok", "cudnn is asked for"),
+        ("xformers", BACKENDS, "", "bad", "'xformers' can't run here: No operator found"),
+        ("auto", {}, "the process crashed (exit code -11)", "warn", "crashed"),
+    ],
+)
+def test_attention(tmp_path: Path, wanted: str, found: Any, error: str, state: str, words: str) -> None:
+    finding = doctor.check_attention(settings(tmp_path, attention=Attention(wanted)), found, error)
+    assert finding.state == state and words in finding.text
+    assert bool(finding.remedy) == (state != "ok")
+
+
+def test_probes_load_what_the_engine_loads_before_pytorch() -> None:
+    package = str(Path(doctor.__file__).parents[1])
+    told = doctor.probe(
+        f"{doctor.PREPARED}import json, os; print(json.dumps(os.environ['GOMP_SPINCOUNT']))", "", package
+    )
+    assert told == Report("0")
+    for code in (doctor.LIBRARIES, doctor.ATTENTION, doctor.XFORMERS):
+        assert code.startswith(doctor.PREPARED)
+
+
+@pytest.mark.slow
+def test_an_xformers_that_does_not_fit_is_a_warning_and_breaks_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = str(Path(doctor.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(broken_xformers(tmp_path)), package]))
+    finding = doctor.check_xformers(doctor.probe(doctor.XFORMERS, "cuda", package), CPU_TORCH)
+    assert (finding.state, "undefined symbol: x" in finding.text) == ("warn", True)
+    assert doctor.probe(doctor.LIBRARIES, "cuda", package).values["diffusers"].startswith("0.42")
 
 
 # ---- the data folder
@@ -265,7 +312,19 @@ def test_doctor_does_not_import_torch() -> None:
 def test_this_machine(tmp_path: Path) -> None:
     base = make_base(tmp_path / "base")
     findings = {finding.key: finding for finding in doctor.diagnose(settings(tmp_path, base=str(base)))}
-    assert {"python", "gpu", "torch", "libraries", "xformers", "ram", "disk", "data", "base", "choice"} <= set(findings)
+    assert {
+        "python",
+        "gpu",
+        "torch",
+        "libraries",
+        "xformers",
+        "attention",
+        "ram",
+        "disk",
+        "data",
+        "base",
+        "choice",
+    } <= set(findings)
     assert "2.13.0" in findings["torch"].text
     assert findings["libraries"].state == "ok" and "diffusers 0.42" in findings["libraries"].text
     assert all(finding.remedy for finding in findings.values() if finding.state != "ok")

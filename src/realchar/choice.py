@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from realchar import machine
 from realchar.catalog import BaseInfo
 from realchar.engine.memory import least_bytes
 from realchar.engine.tiers import HostFacts, choose_tier, only
 from realchar.errors import InvalidInput
-from realchar.settings import Offload, Settings
+from realchar.settings import Attention, Offload, Settings
 
 State = Literal["ok", "warn", "bad"]
 
@@ -24,6 +24,27 @@ class Finding:
     state: State
     text: str
     remedy: str = ""
+
+
+def check_attention(settings: Settings, found: dict[str, Any], error: str) -> Finding:
+    """Say who will compute attention. `found`: of a card, `refused` backends with reasons and those `chosen` before."""
+    wanted, remedy = settings.attention, "Set REALCHAR_ATTENTION=auto."
+    if error:
+        text = f"Attention backends can't be tried: {error}."
+        return Finding("attention", "warn", text, "Set REALCHAR_ATTENTION=sdpa, and repair what is said about PyTorch.")
+    on_cpu = settings.device == "cpu" or not found
+    refused = dict.fromkeys(set(Attention) - {Attention.SDPA}, "it needs a graphics card")
+    refused = refused if on_cpu else found["refused"]
+    if wanted is not Attention.AUTO and refused.get(wanted):
+        return Finding("attention", "bad", f"Attention {wanted.value!r} can't run here: {refused[wanted]}.", remedy)
+    if on_cpu:
+        return Finding("attention", "ok", "Attention: PyTorch's own, on the CPU.")
+    usable = ", ".join(name for name, reason in refused.items() if not reason)
+    taken = f"{wanted.value} is asked for"
+    if wanted is Attention.AUTO:
+        chosen = " and ".join(found["chosen"])
+        taken = f"auto has taken {chosen}" if chosen else "auto measures them when a base is loaded first"
+    return Finding("attention", "ok", f"Attention: {usable} run here; {taken}.")
 
 
 def check_choice(settings: Settings, base: BaseInfo, *, usable: bool) -> Finding:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from realchar import catalog, machine
-from realchar.choice import Finding, State, check_choice
+from realchar.choice import Finding, State, check_attention, check_choice
 from realchar.errors import ModelError, RealCharError
 from realchar.headers import check_headers
 from realchar.machine import Gpu
@@ -55,15 +55,29 @@ except Exception as error:
     report["error"] = str(error).splitlines()[0]
 print(json.dumps(report))
 """
-LIBRARIES = """
+PREPARED = """
+import sys
+sys.path.append(sys.argv[2])
+from realchar.machine import left_out, prepare_engine_process
+prepare_engine_process()
+"""
+LIBRARIES = f"""{PREPARED}
 import json, diffusers, transformers
 from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2VLProcessor
-print(json.dumps({"diffusers": diffusers.__version__, "transformers": transformers.__version__}))
+print(json.dumps({{"diffusers": diffusers.__version__, "transformers": transformers.__version__}}))
 """
-XFORMERS = """
-import importlib.metadata, importlib.util, json, sys
-report = {"version": ""}
+ATTENTION = f"""{PREPARED}
+import json, torch
+from realchar.engine import attention
+device = torch.device(sys.argv[1])
+print(json.dumps({{"refused": attention.refusals(device, torch.bfloat16), "chosen": attention.chosen_before(device)}}))
+"""
+XFORMERS = f"""{PREPARED}
+import importlib.metadata, importlib.util, json
+if "xformers" in left_out:
+    sys.exit(left_out["xformers"])
+report = {{"version": ""}}
 if importlib.util.find_spec("xformers"):
     import torch, xformers.ops
     report["version"] = importlib.metadata.version("xformers")
@@ -86,14 +100,18 @@ def diagnose(settings: Settings, cards: list[Gpu] | None = None) -> list[Finding
     """Check everything that a conversion needs; takes as long as importing torch and diffusers twice. Never raises."""
     cards = machine.gpus() if cards is None else cards
     device = settings.device if settings.device.startswith("cuda") else "cuda"
+    package = str(Path(__file__).parents[1])
+    codes = (TORCH, LIBRARIES, XFORMERS, *((ATTENTION,) if cards else ()))
     with ThreadPoolExecutor() as pool:
-        torch, libraries, xformers = pool.map(lambda code: probe(code, device), (TORCH, LIBRARIES, XFORMERS))
+        torch, libraries, xformers, *attention = pool.map(lambda code: probe(code, device, package), codes)
+    tried = attention[0] if attention and torch.values.get("usable") else Report({})
     return [
         check_python(),
         check_gpu(cards),
         check_torch(torch, cards),
         check_libraries(libraries),
         check_xformers(xformers, torch),
+        check_attention(settings, tried.values, tried.error),
         *check_memory(cards),
         check_disk(settings.data),
         check_data(settings.data),

@@ -6,6 +6,7 @@ All sizes are GB of 10**9 bytes. Nothing here imports torch or holds a CUDA cont
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import os
 import shutil
@@ -32,13 +33,38 @@ ENGINE_ENVIRONMENT = {
 }
 
 
+# Packages that may compute attention, with the module that is imported of each.
+ATTENTION_MODULES = {
+    "xformers": "xformers.ops",
+    "flash_attn": "flash_attn",
+    "flash_attn_interface": "flash_attn_interface",
+    "sageattention": "sageattention",
+}
+left_out: dict[str, str] = {}  # those of them that are installed but don't fit, with what importing them said
+
+
 def prepare_engine_process() -> None:
-    """Set what torch and its libraries read from the environment when they are imported; the user's own values win."""
+    """Set what torch and its libraries read when they are imported; the user's own values in the environment win."""
     for name, value in ENGINE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Not torch's own place, which is temporary: compiled blocks are to be there at the next start.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     _load_cuda_12()
+    _leave_out_what_does_not_fit()
+
+
+def _leave_out_what_does_not_fit() -> None:
+    """Hide installed attention packages that can't be imported: diffusers imports what it finds, and fails with it."""
+    for package, module in ATTENTION_MODULES.items():
+        if importlib.util.find_spec(package) is None:
+            continue
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever a build for another PyTorch raises
+            left_out[package] = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            for name in [name for name in sys.modules if name.split(".")[0] == package]:
+                del sys.modules[name]
+            sys.modules[package] = None  # type: ignore[assignment]  # as if it were not installed
 
 
 def _load_cuda_12() -> None:

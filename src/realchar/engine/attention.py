@@ -29,7 +29,7 @@ from diffusers.models.attention_dispatch import (
 from torch import Tensor
 
 from realchar.errors import InvalidInput
-from realchar.machine import cache_folder
+from realchar.machine import cache_folder, left_out
 from realchar.settings import Attention
 
 log = logging.getLogger("realchar.engine")
@@ -43,10 +43,16 @@ NAMES = {
     Attention.FLASH_ATTN_3: "_flash_3",
     Attention.SAGE: "sage",
 }
+MEMORY = "attention.json"
 GAIN = 0.05  # of the time of torch's own choice, which `auto` wants for leaving it
 AS_EXACT = 1.5  # times the error of torch's own choice, which is its rounding, that `auto` allows
 WARM_UP, RUNS = 2, 7
-PACKAGES = ("xformers", "flash-attn", "flash-attn-3", "sageattention")
+PACKAGES = {  # of the backends that need one: as it is installed, and as it is imported
+    Attention.XFORMERS: ("xformers", "xformers"),
+    Attention.FLASH_ATTN: ("flash-attn", "flash_attn"),
+    Attention.FLASH_ATTN_3: ("flash-attn-3", "flash_attn_interface"),
+    Attention.SAGE: ("sageattention", "sageattention"),
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,18 @@ def measure(shape: Shape, device: torch.device, dtype: torch.dtype) -> list[Meas
         return [_measured(name, inputs, exact) for name in NAMES]
 
 
+def refusals(device: torch.device, dtype: torch.dtype, head_dim: int = 128) -> dict[Attention, str]:
+    """Return why each backend can't run here; an empty text for those that do."""
+    return {name: _refusal(name, device, dtype, head_dim) for name in NAMES}
+
+
+def chosen_before(device: torch.device, folder: Path | None = None) -> list[str]:
+    """Return the backends that `auto` took on this card with these packages, each once."""
+    card, versions = f"{torch.cuda.get_device_name(device)}, ", ", ".join(_versions())
+    known = _read((folder or cache_folder()) / MEMORY)
+    return sorted({name for key, name in known.items() if key.startswith(card) and key.endswith(versions)})
+
+
 def choose(measured: Sequence[Measured]) -> Attention:
     """Return the fastest that is as exact as torch's own choice, which is left for a clear gain only. A pure function."""
     own = next(row for row in measured if row.name is Attention.SDPA)
@@ -101,12 +119,13 @@ def settle(
     """
     if wanted is not Attention.AUTO:
         if reason := _refusal(wanted, device, dtype, shape.head_dim):
-            message = f"Attention {wanted.value!r} can't run here ({reason}); choose auto or sdpa."
+            install = ", or install what fits this PyTorch" if wanted in PACKAGES else ""
+            message = f"Attention {wanted.value!r} can't run here ({reason}); choose auto or sdpa{install}."
             raise InvalidInput("attention", message, value=wanted.value)
         return wanted
     if device.type != "cuda":
         return Attention.SDPA
-    file = (folder or cache_folder()) / "attention.json"
+    file = (folder or cache_folder()) / MEMORY
     key = ", ".join(map(str, (torch.cuda.get_device_name(device), dtype, shape, *_versions())))
     known = _read(file)
     if known.get(key) in list(NAMES):
@@ -142,11 +161,23 @@ def _refusal(name: Attention, device: torch.device, dtype: torch.dtype, head_dim
 
 def _run(name: Attention, inputs: Sequence[Tensor]) -> Tensor:
     backend = AttentionBackendName(NAMES[name])
+    if name in PACKAGES:
+        _check_package(*PACKAGES[name])
     _check_attention_backend_requirements(backend)
     if backend.value not in ("native", "_native_math") and inputs[0].device.type != "cuda":
         raise RuntimeError("it needs a graphics card")
     attended: Tensor = dispatch_attention_fn(*inputs, backend=backend)
     return attended
+
+
+def _check_package(package: str, module: str) -> None:
+    """Tell why a package is not there. Raises RuntimeError."""
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        raise RuntimeError(f"{package} is not installed") from None
+    if module in left_out:
+        raise RuntimeError(f"{package} {installed} does not fit PyTorch {torch.__version__}: {left_out[module]}")
 
 
 def _measured(name: Attention, inputs: Sequence[Tensor], exact: Tensor) -> Measured:
@@ -188,7 +219,7 @@ def _wait(device: torch.device) -> None:
 def _versions() -> Iterator[str]:
     yield f"torch {torch.__version__}"
     yield f"diffusers {diffusers.__version__}"
-    for package in PACKAGES:
+    for package, _ in PACKAGES.values():
         with suppress(PackageNotFoundError):
             yield f"{package} {version(package)}"
 
