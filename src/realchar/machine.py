@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import logging
 import os
 import shutil
 import sys
@@ -55,6 +56,7 @@ def prepare_engine_process() -> None:
 
 def _leave_out_what_does_not_fit() -> None:
     """Hide installed attention packages that can't be imported: diffusers imports what it finds, and fails with it."""
+    logging.getLogger("xformers").setLevel(logging.ERROR)  # its warning of many lines: a refusal is told in a sentence
     for package, module in ATTENTION_MODULES.items():
         if importlib.util.find_spec(package) is None:
             continue

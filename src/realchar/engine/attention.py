@@ -44,6 +44,7 @@ NAMES = {
     Attention.SAGE: "sage",
 }
 MEMORY = "attention.json"
+NEEDS_CARD = "it needs a graphics card"
 GAIN = 0.05  # of the time of torch's own choice, which `auto` wants for leaving it
 AS_EXACT = 1.5  # times the error of torch's own choice, which is its rounding, that `auto` allows
 WARM_UP, RUNS = 2, 7
@@ -119,7 +120,7 @@ def settle(
     """
     if wanted is not Attention.AUTO:
         if reason := _refusal(wanted, device, dtype, shape.head_dim):
-            install = ", or install what fits this PyTorch" if wanted in PACKAGES else ""
+            install = ", or install what fits this PyTorch" if wanted in PACKAGES and reason != NEEDS_CARD else ""
             message = f"Attention {wanted.value!r} can't run here ({reason}); choose auto or sdpa{install}."
             raise InvalidInput("attention", message, value=wanted.value)
         return wanted
@@ -165,7 +166,7 @@ def _run(name: Attention, inputs: Sequence[Tensor]) -> Tensor:
         _check_package(*PACKAGES[name])
     _check_attention_backend_requirements(backend)
     if backend.value not in ("native", "_native_math") and inputs[0].device.type != "cuda":
-        raise RuntimeError("it needs a graphics card")
+        raise RuntimeError(NEEDS_CARD)
     attended: Tensor = dispatch_attention_fn(*inputs, backend=backend)
     return attended
 
