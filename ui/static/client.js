@@ -152,7 +152,7 @@
       seed: form.seed ?? -1,
       ...boot.sizes[form.size],
       ...machine(form),
-      strategy: form.strategy,
+      strategy: form.strategy === "auto" ? null : form.strategy, // as the app is set
       tile: form.tile || null,
       loras: form.lora === boot.none || !form.lora ? [] : [{ name: form.lora, strength: form.strength }],
       preset: form.preset,
