@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from realchar.presets import PRESETS, small_edge
-from realchar.settings import Settings
+from realchar.settings import Offload, Settings
 from tests.fakes import FakeService, Weights
 from ui import handlers
 from ui.texts import TEXTS
@@ -43,6 +43,27 @@ def test_small_size_is_bound_to_the_base(long_edge: int, small: int) -> None:
 def test_every_preset_can_be_told_apart_by_its_numbers() -> None:
     table = handlers.preset_table()
     assert len({(row["cfg"], row["steps"], row["size"]) for row in table.values()}) == len(PRESETS)
+
+
+def test_modes_are_those_of_the_machine(tmp_path: Path) -> None:
+    settings = Settings.load({}, data=tmp_path, weights=tmp_path, vram=7.5)
+    cpu, card = FakeService(settings), FakeService(settings, card_gb=24.6)
+    assert [value for _, value in handlers.offload_choices(cpu)] == ["auto", "stream", "resident"]  # type: ignore[arg-type]
+    assert handlers.offload_choices(card)[0] == ("Automatic (stream)", "auto")  # type: ignore[arg-type]
+    assert [value for _, value in handlers.offload_choices(card)][1:] == ["stream", "resident", "model", "sequential"]  # type: ignore[arg-type]
+    assert handlers.most_vram(card) == 7.5 and "own budget of 7.5 GB" in handlers.vram_info(card)  # type: ignore[arg-type]
+    card.settings = Settings.load({}, data=tmp_path, weights=tmp_path, offload=Offload.MODEL)
+    assert handlers.most_vram(card) == 24 and handlers.vram_info(card).endswith("0: what is free")  # type: ignore[arg-type]
+    assert handlers.offload_choices(card)[0] == ("Automatic (model)", "auto")  # type: ignore[arg-type]
+    data = handlers.boot(cpu, tmp_path, ["preset"])  # type: ignore[arg-type]
+    assert data["most_vram"] == 0 and data["choices"]["strategy"] == ["auto", "quality", "batch"]
+    assert {name: row["strategy"] for name, row in data["presets"].items()} == {
+        "draft": "auto",
+        "daily": "auto",
+        "portrait": "quality",
+        "batch": "batch",
+        "official": "auto",
+    }
 
 
 def test_boot_data_can_not_leave_its_script(service: FakeService, tmp_path: Path) -> None:

@@ -98,7 +98,23 @@ def build(service: Service) -> Controls:
             elem_id="rc-f-tile",
         )
     stamp = gr.Checkbox(True, label=T["set.stamp"], interactive=True, container=False, elem_id="rc-f-stamp")
-    controls = Controls(chips, lora, strength, cfg, steps, seed, size, prompt_set, prompt, negative, offload, vram, strategy, tile, stamp)
+    controls = Controls(
+        chips,
+        lora,
+        strength,
+        cfg,
+        steps,
+        seed,
+        size,
+        prompt_set,
+        prompt,
+        negative,
+        offload,
+        vram,
+        strategy,
+        tile,
+        stamp,
+    )
     _wire(controls)
     return controls
 
@@ -114,9 +130,7 @@ def _memory(service: Service) -> tuple[gr.Radio, gr.Slider, gr.Radio]:
         interactive=True,
         elem_id="rc-f-offload",
     )
-    vram = _slider(
-        "vram", 0, handlers.most_vram(service), 0, 0.5, interactive=card, info=handlers.vram_info(service)
-    )
+    vram = _slider("vram", 0, handlers.most_vram(service), 0, 0.5, interactive=card, info=handlers.vram_info(service))
     strategy = gr.Radio(
         handlers.strategy_choices(),
         value=service.settings.strategy.value,

@@ -58,7 +58,7 @@ def offload_choices(service: Service) -> list[Choice]:
     card = on_gpu(service)
     own = TEXTS[f"set.offload.{service.settings.offload.resolved(on_gpu=card)}"]
     modes = [mode for mode in OFFLOAD_ORDER if card or not mode.needs_card]
-    automatic = TEXTS["set.offload.auto"].format(mode=own.partition(" (")[0].lower())
+    automatic = TEXTS["set.offload.auto"].format(mode=own.lower())
     return [(automatic, "auto"), *((TEXTS[f"set.offload.{mode}"], mode.value) for mode in modes)]
 
 

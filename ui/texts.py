@@ -90,14 +90,15 @@ TEXTS: dict[str, str] = {
     "set.negative.info": "What to stay away from. At CFG 1 it has no effect",
     "set.memory": "Memory",
     "set.offload": "Offload mode",
-    "set.offload.info": "Where the weights are while they are not used. Every mode gives the same picture",
-    "set.offload.info.cpu": "Where the weights are while they are not used. Every mode gives the same picture. Modes that "
-    "move weights to a graphics card need one",
+    "set.offload.info": "Every mode gives the same picture. Stream passes the weights through the card, Resident keeps all "
+    "of them there; Model and Sequential are slower, for comparison",
+    "set.offload.info.cpu": "Every mode gives the same picture. Resident keeps all weights in memory, Stream reads them from "
+    "their files as they are used. Two more modes need a graphics card",
     "set.offload.auto": "Automatic ({mode})",
     "set.offload.stream": "Stream",
     "set.offload.resident": "Resident",
-    "set.offload.model": "Model (slow)",
-    "set.offload.sequential": "Sequential (slowest)",
+    "set.offload.model": "Model",
+    "set.offload.sequential": "Sequential",
     "set.vram": "GPU memory budget (GB)",
     "set.vram.info": "The app takes no more than this, LoRA and VAE included. 0: what is free",
     "set.vram.info.own": "The app takes no more than this, LoRA and VAE included. 0: the app's own budget of {gb} GB",

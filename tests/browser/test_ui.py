@@ -69,10 +69,9 @@ def serving(*command: str, port: int, log: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def fake_app(folder: Path, port: int, step_s: float = 0.12) -> Iterator[str]:
-    with serving(
-        "tests.fakes", str(port), str(folder / "data"), str(step_s), "0", port=port, log=folder / "log"
-    ) as url:
+def fake_app(folder: Path, port: int, step_s: float = 0.12, card_gb: float = 0.0) -> Iterator[str]:
+    numbers = map(str, (step_s, 0, card_gb))
+    with serving("tests.fakes", str(port), str(folder / "data"), *numbers, port=port, log=folder / "log") as url:
         yield url
 
 
@@ -502,6 +501,61 @@ def test_form_reaches_the_job(open_page: Any, url: str) -> None:
     assert request["loras"] == [{"name": "AnythingtoRealCharacters2511_0008500", "strength": 0.65}]
     expect(page.locator(".rc-clean")).to_be_hidden()
     expect(page.locator(".rc-facts")).to_contain_text("v8500 · CFG 5 · 12 steps · seed 4242")
+
+
+def test_memory_controls_of_a_machine_without_a_card(open_page: Any) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Memory").click()
+    labels = page.locator("#rc-f-offload label")
+    expect(labels).to_have_text(["Automatic (resident)", "Stream", "Resident"])
+    expect(page.locator("#rc-f-offload")).to_contain_text("Two more modes need a graphics card")
+    expect(page.locator("#rc-f-vram input[type=range]")).to_be_disabled()
+    expect(page.locator("#rc-f-vram")).to_contain_text("No graphics card is used here")
+    expect(page.get_by_label("Auto Balance")).to_be_checked()
+    page.get_by_text("Portrait").click()
+    expect(page.get_by_label("High Quality")).to_be_checked()
+    page.get_by_text("Batch Fast").click()
+    expect(page.get_by_label("Portrait")).to_be_checked()  # a strategy never changes the picture
+    page.get_by_text("Daily").click()
+    expect(page.get_by_label("Auto Balance")).to_be_checked()
+
+
+def test_memory_controls_of_a_machine_with_a_card(browser: Browser, tmp_path: Path) -> None:
+    with fake_app(tmp_path, free_port(), step_s=0.02, card_gb=24) as url:
+        page = browser.new_context(viewport=DESKTOP).new_page()
+        load(page, url)
+        choose(page)
+        expect(page.locator(".rc-fits")).to_contain_text("about 3.8 of 24.0 GB GPU")
+        page.get_by_role("button", name="Memory").click()
+        expect(page.locator("#rc-f-offload label")).to_have_count(5)
+        expect(page.get_by_label("Automatic (stream)")).to_be_checked()
+        page.locator("#rc-f-offload").get_by_text("Resident", exact=True).click()
+        expect(page.locator(".rc-tight")).to_contain_text("about 58.5 of 24.0 GB GPU")
+        page.locator("#rc-f-offload").get_by_text("Stream", exact=True).click()
+        budget = page.locator("#rc-f-vram input[type=number]")
+        budget.fill("6.5")
+        budget.blur()
+        expect(page.locator(".rc-fits")).to_contain_text("about 3.8 of 6.5 GB GPU")
+        page.get_by_text("Batch Fast").click()
+        page.click("#rc-convert")
+        expect(page.locator(".rc-plan")).to_have_text("Offload: stream, 12/60 resident · sdpa", timeout=10_000)
+        wait_done(page)
+        page.locator("#rc-f-offload").get_by_text(
+            "Resident", exact=True
+        ).click()  # a job that is run again keeps its own choices
+        page.get_by_role("button", name="Again, new seed").click()
+        expect(page.locator("#rc-part-jobs li")).to_have_count(2)
+        wait_done(page)
+        wanted = {"offload": "stream", "vram": 6.5, "strategy": "batch"}
+        for job in page.request.get(f"{url}/api/jobs").json():
+            assert {key: job["request"][key] for key in wanted} == wanted
+        load(page, url)
+        page.get_by_role("button", name="Memory").click()
+        expect(page.get_by_label("Resident", exact=True)).to_be_checked()
+        expect(page.locator("#rc-f-vram input[type=number]")).to_have_value("6.5")
+        expect(page.get_by_label("Batch Fast")).to_be_checked()
+        expect(page.locator(".rc-tight")).to_contain_text("about 58.5 of 6.5 GB GPU")
+        page.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

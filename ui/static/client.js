@@ -251,10 +251,13 @@
     if (files.length > 1) dropNote(t("drop.first", { n: files.length }));
   }
   // What a job chooses about the machine; null: as the app is set.
-  const machine = (form) => ({ offload: form?.offload === "auto" ? null : form?.offload ?? null, vram: form?.vram || null });
+  const machine = (form) => ({
+    offload: form?.offload !== "auto" && boot.choices.offload.includes(form?.offload) ? form.offload : null,
+    vram: Math.min(form?.vram ?? 0, boot.most_vram) || null,
+  });
   const cardQuery = () => {
     const size = boot.sizes[state.form?.size ?? kept?.size] ?? boot.sizes.safe;
-    return Object.entries({ ...size, ...machine(state.form) }).filter(([, value]) => value !== null).map(([name, value]) => `${name}=${value}`).join("&");
+    return Object.entries({ ...size, ...machine(state.form ?? kept) }).filter(([, value]) => value !== null).map(([name, value]) => `${name}=${value}`).join("&");
   };
   function upload(file) {
     dropError("");
