@@ -182,7 +182,7 @@ def test_every_row_has_the_facts_that_are_documented(report: dict[str, Any]) -> 
 
 def test_what_fails_is_a_row_with_its_reason(report: dict[str, Any]) -> None:
     rows = {row["name"]: row for row in report["rows"]}
-    for name in ("group-block", "group-leaf", "sequential"):
+    for name in ("engine-model", "engine-sequential", "group-block", "group-leaf", "sequential"):
         assert not rows[name]["ok"] and "no" in rows[name]["reason"] and "graphics card" in rows[name]["reason"]
         assert f"{name}: {rows[name]['reason']}" in text_of(report)
 
@@ -233,7 +233,8 @@ def test_diffusers_rows_need_the_inputs_of_a_step(base: Path, tmp_path: Path) ->
 def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
     found = [spec.name for spec in specs(Options(), setting(DEMO, tmp_path), on_gpu=True)]
     assert found[:6] == ["resident", "stream 4 GB", "stream 8 GB", "stream 12 GB", "stream 16 GB", "stream 24 GB"]
-    assert found[6:] == ["diffusers", "group-block", "group-leaf", "sequential", "vae 1024x1024"]
+    assert found[6:8] == ["engine-model", "engine-sequential"]
+    assert found[8:] == ["diffusers", "group-block", "group-leaf", "sequential", "vae 1024x1024"]
     assert [s.name for s in specs(Options(rows=("stream",)), setting(DEMO, tmp_path), on_gpu=False)] == ["stream"]
 
 

@@ -68,7 +68,7 @@ def strategy_choices() -> list[Choice]:
 
 def most_vram(service: Service) -> float:
     """Return the largest budget in GB that a job may ask for: the app's own, or what the card has."""
-    total = math.floor(service.stats()["memory"]["total_gb"])
+    total = float(math.floor(service.stats()["memory"]["total_gb"]))
     return min(service.settings.vram or total, total)
 
 

@@ -21,12 +21,19 @@ from typing import Any, Literal
 
 from realchar import catalog, machine
 from realchar.engine.memory import least_bytes
+from realchar.engine.tiers import HostFacts, choose_tier
 from realchar.errors import ModelError, RealCharError
-from realchar.headers import check_headers
+from realchar.headers import check_headers, read_sizes
 from realchar.machine import Gpu
 from realchar.requests import check_blocks
 from realchar.settings import Offload, Settings
 
+MODES = {
+    Offload.RESIDENT: "all its weights there",
+    Offload.STREAM: "its blocks streamed",
+    Offload.MODEL: "its components there in turn",
+    Offload.SEQUENTIAL: "its layers there in turn",
+}
 PROBE_S = 180  # a first import from a cold disk takes long
 OLDEST_DRIVER = {"12": 525, "13": 580}  # by major version of the CUDA that torch was built with
 NETWORK = {
@@ -275,9 +282,13 @@ def check_models(settings: Settings, torch: Report) -> list[Finding]:
         check_headers(base.path)
         check_blocks(settings, base)
     except RealCharError as error:
-        return [Finding("base", "bad", error.message)]
+        return [Finding("choice" if error.code == "offload" else "base", "bad", error.message, _remedy(error))]
     title = f"{base.title} at {str(base.path)!r}, {base.weight_bytes / machine.GB:.2f} GB{'' if damaged is None else ', as its manifest says'}."
     return [Finding("base", "ok", title), check_weights(settings, base), check_choice(settings, base, torch)]
+
+
+def _remedy(error: RealCharError) -> str:
+    return "Unset REALCHAR_OFFLOAD." if error.code == "offload" else ""
 
 
 def check_weights(settings: Settings, base: catalog.BaseInfo) -> Finding:
@@ -301,13 +312,19 @@ def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> F
         text = f"Device {settings.device!r} was asked for, but PyTorch can't compute on a graphics card here."
         return Finding("choice", "bad", text, "Leave REALCHAR_DEVICE at auto, or repair what is said about PyTorch.")
     memory = machine.read_memory(settings.device if on_gpu else "cpu")
-    streamed = settings.offload is Offload.STREAM
-    need = least_bytes(base, settings.offload, base.long_edge, base.long_edge, on_gpu=on_gpu) / machine.GB
+    try:
+        mode = settings.offload.resolved(on_gpu=on_gpu)
+    except RealCharError as error:
+        return Finding("choice", "bad", error.message, "Unset REALCHAR_OFFLOAD.")
+    streamed = mode is Offload.STREAM
+    need = least_bytes(base, mode, base.long_edge, base.long_edge, on_gpu=on_gpu) / machine.GB
     place, kind, dtype = (memory.name, "VRAM", "bfloat16") if on_gpu else ("CPU", "RAM", "float32")
     reasons = {True: "PyTorch can use it", False: "PyTorch can't use a graphics card here"}
     why = reasons[on_gpu] if settings.device == "auto" else f"REALCHAR_DEVICE is {settings.device!r}"
-    how = ", its blocks streamed" if streamed else ""
+    chosen = "auto chooses" if settings.offload is Offload.AUTO else "REALCHAR_OFFLOAD is"
+    how = f", {MODES[mode]} ({chosen} {mode})"
     text = f"{base.title} on the {place} in {dtype}{how}, because {why}; it needs {need:.1f} GB of {kind}"
+    text += f", {_waiting(base)}" if streamed and on_gpu else ""
     if on_gpu and 0 < settings.vram < need:
         remedy = "Raise it, or unset it." if streamed else "Set REALCHAR_OFFLOAD=stream."
         return Finding("choice", "bad", f"{text}, but REALCHAR_VRAM is {settings.vram:g}.", remedy)
@@ -319,4 +336,13 @@ def check_choice(settings: Settings, base: catalog.BaseInfo, torch: Report) -> F
     free = memory.total_gb - memory.used_gb
     if need > free:
         return Finding("choice", "warn", f"{text}, but only {free:.1f} are free now.", "Close other programs.")
-    return Finding("choice", "ok", f"{text}.")
+    budget = f"{settings.vram:g} GB (REALCHAR_VRAM)" if settings.vram else f"what is free, {free:.1f} GB"
+    return Finding("choice", "ok", f"{text}; the budget is {budget}." if on_gpu else f"{text}.")
+
+
+def _waiting(base: catalog.BaseInfo) -> str:
+    """Say how the transformer's weights wait for the card, by the rule; the driver may refuse it when the base is loaded."""
+    ram = machine.read_ram()
+    weights_gb = read_sizes(base.path).components["transformer"] / machine.GB
+    choice = choose_tier(HostFacts(True, platform.system(), ram.total_gb - ram.used_gb, weights_gb))
+    return f"its weights wait {choice.tier} ({choice.reason})"

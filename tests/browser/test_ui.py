@@ -540,9 +540,8 @@ def test_memory_controls_of_a_machine_with_a_card(browser: Browser, tmp_path: Pa
         page.click("#rc-convert")
         expect(page.locator(".rc-plan")).to_have_text("Offload: stream, 12/60 resident · sdpa", timeout=10_000)
         wait_done(page)
-        page.locator("#rc-f-offload").get_by_text(
-            "Resident", exact=True
-        ).click()  # a job that is run again keeps its own choices
+        # A job that is run again keeps its own choices.
+        page.locator("#rc-f-offload").get_by_text("Resident", exact=True).click()
         page.get_by_role("button", name="Again, new seed").click()
         expect(page.locator("#rc-part-jobs li")).to_have_count(2)
         wait_done(page)

@@ -12,7 +12,7 @@ import numpy as np
 
 from realchar.bench.lora_file import write_lora
 from realchar.bench.processes import run_row
-from realchar.bench.spec import BUDGETS, DIFFUSERS, ROWS, WARM_UP, RowSpec, Setting
+from realchar.bench.spec import BUDGETS, DIFFUSERS, ENGINE, ROWS, WARM_UP, RowSpec, Setting
 from realchar.catalog import BaseInfo, load_base
 from realchar.errors import InvalidInput, ModelError
 from realchar.machine import GB, prepare_engine_process
@@ -126,6 +126,9 @@ def specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowSp
         for budget in budgets or (None,):
             name = "stream" if budget is None else f"stream {budget:g} GB"
             yield RowSpec(name, "engine", setting, Offload.STREAM, budget)
+    for name, mode in ENGINE.items():
+        if name in options.rows:
+            yield RowSpec(name, "engine", setting, mode)
     for mode in DIFFUSERS:
         if mode in options.rows:
             yield RowSpec(mode, "diffusers", setting, mode)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["machine", "engine", "diffusers", "vae"]
-ROWS = ("resident", "stream", "lora", "diffusers", "group-block", "group-leaf", "sequential", "vae")
+ENGINE = {"engine-model": "model", "engine-sequential": "sequential"}  # rows by our use of accelerate, with their modes
+ROWS = ("resident", "stream", "lora", *ENGINE, "diffusers", "group-block", "group-leaf", "sequential", "vae")
 DIFFUSERS = ("diffusers", "group-block", "group-leaf", "sequential")
 BUDGETS = (4.0, 8.0, 12.0, 16.0, 24.0)  # GB
 WARM_UP = 2  # steps of each run before those that count
