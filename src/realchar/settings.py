@@ -74,9 +74,7 @@ class Settings:
     weights: Path = Path()  # LoRA versions; default <root>/weights
     base: str = ""  # a diffusers folder; default <root>/weights/demo
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
-    offload: Offload = (
-        Offload.AUTO
-    )  # auto, resident, stream, model or sequential; auto: stream on a card, else resident
+    offload: Offload = Offload.AUTO  # auto (stream on a card, else resident), resident, stream, model, sequential
     strategy: Strategy = Strategy.AUTO  # auto, quality or batch: what memory beyond the weights is for
     vram: float = 0.0  # budget on the graphics card in GB, for the whole process; 0: what is free
     resident_blocks: int = AS_MANY_AS_FIT  # with stream, blocks that stay on the device; -1: as the budget allows

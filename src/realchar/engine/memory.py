@@ -117,7 +117,7 @@ class Need:
             min(tile, width * height * footprint.vae_width) * DECODE_BYTES * footprint.precision,
         )
         # A card holds what LoRAs add to the blocks in its slots; in RAM is the whole of it.
-        lora = SLOTS * lora_bytes // parts.blocks if footprint.on_gpu else lora_bytes
+        lora = SLOTS * lora_bytes // max(1, parts.blocks) if footprint.on_gpu else lora_bytes
         fixed = (parts.rest + rows) * number + lora
         return cls(footprint.process, parts.blocks, parts.block * number, fixed, compute)
 
