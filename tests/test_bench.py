@@ -206,7 +206,7 @@ def test_every_row_has_the_facts_that_are_documented(report: dict[str, Any]) -> 
 
 def test_what_fails_is_a_row_with_its_reason(report: dict[str, Any]) -> None:
     rows = {row["name"]: row for row in report["rows"]}
-    for name in ("group-block", "group-leaf", "sequential"):
+    for name in ("engine-model", "engine-sequential", "group-block", "group-leaf", "sequential"):
         assert not rows[name]["ok"] and "no" in rows[name]["reason"] and "graphics card" in rows[name]["reason"]
         assert f"{name}: {rows[name]['reason']}" in text_of(report)
 
