@@ -22,17 +22,11 @@ from typing import Any
 from realchar import catalog, machine
 from realchar.choice import Finding, State, check_choice
 from realchar.errors import ModelError, RealCharError
-from realchar.headers import check_headers, read_sizes
+from realchar.headers import check_headers
 from realchar.machine import Gpu
 from realchar.requests import check_blocks
 from realchar.settings import Settings
 
-MODES = {
-    Offload.RESIDENT: "all its weights there",
-    Offload.STREAM: "its blocks streamed",
-    Offload.MODEL: "its components there in turn",
-    Offload.SEQUENTIAL: "its layers there in turn",
-}
 PROBE_S = 180  # a first import from a cold disk takes long
 OLDEST_DRIVER = {"12": 525, "13": 580}  # by major version of the CUDA that torch was built with
 NETWORK = {
@@ -271,17 +265,13 @@ def check_models(settings: Settings, torch: Report) -> list[Finding]:
         check_headers(base.path)
         check_blocks(settings, base)
     except RealCharError as error:
-        return [Finding("choice" if error.code == "offload" else "base", "bad", error.message, _remedy(error))]
+        return [Finding("base", "bad", error.message)]
     title = f"{base.title} at {str(base.path)!r}, {base.weight_bytes / machine.GB:.2f} GB{'' if damaged is None else ', as its manifest says'}."
     return [
         Finding("base", "ok", title),
         check_weights(settings, base),
         check_choice(settings, base, usable=bool(torch.values.get("usable"))),
     ]
-
-
-def _remedy(error: RealCharError) -> str:
-    return "Unset REALCHAR_OFFLOAD." if error.code == "offload" else ""
 
 
 def check_weights(settings: Settings, base: catalog.BaseInfo) -> Finding:

@@ -302,12 +302,12 @@
     drawDrop();
     render();
   }
-  let cardAsks = 0; // answers may overtake each other: only the last one that was asked for counts
   async function refreshCard() {
-    const id = state.card.id, ask = ++cardAsks;
+    const id = state.card.id, query = cardQuery();
+    cardAsked = query;
     try {
-      const card = await api("GET", `/api/uploads/${id}?${cardQuery()}`);
-      if (state.card?.id !== id || ask !== cardAsks) return;
+      const card = await api("GET", `/api/uploads/${id}?${query}`);
+      if (state.card?.id !== id || cardAsked !== query) return; // a later answer is on its way
       state.card = { ...card, params: state.card.params };
       drawDrop();
       render();
