@@ -262,9 +262,10 @@ def test_on_a_card_there_is_a_row_for_each_usual_budget(tmp_path: Path) -> None:
     assert found[:6] == ["resident", "stream 4 GB", "stream 8 GB", "stream 12 GB", "stream 16 GB", "stream 24 GB"]
     fast = ["compiled", "fp8", "fp8-fast"]
     assert found[6:12] == [f"stream {budget} GB {way}" for way in fast for budget in (4, 24)]
-    assert found[12:14] == ["stream 4 GB pinned", "stream 4 GB staging"]
-    assert found[14:16] == ["stream 4 GB 4 together", "stream 4 GB 100 jobs"]
-    assert found[16:] == ["attention", "diffusers", "group-block", "group-leaf", "sequential", "vae 1024x1024"]
+    assert found[12:14] == ["engine-model", "engine-sequential"]
+    assert found[14:16] == ["stream 4 GB pinned", "stream 4 GB staging"]
+    assert found[16:18] == ["stream 4 GB 4 together", "stream 4 GB 100 jobs"]
+    assert found[18:] == ["attention", "diffusers", "group-block", "group-leaf", "sequential", "vae 1024x1024"]
     assert [s.name for s in specs(Options(rows=("stream",)), setting(DEMO, tmp_path), on_gpu=False)] == ["stream"]
 
 

@@ -158,6 +158,32 @@ def test_several_at_a_time_are_all_made_and_told_by_name(
     assert "2 converted, 1 failed" in lines[-1]
 
 
+@pytest.mark.parametrize(
+    ("options", "strategy"), [(["--strategy", "batch"], "batch"), (["--preset", "batch"], "batch"), ([], "auto")]
+)
+def test_the_strategy_reaches_the_engine(
+    tmp_path: Path, folder: Path, engine: Echo, monkeypatch: pytest.MonkeyPatch, options: list[str], strategy: str
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(batch, "load_engine", lambda base, settings: seen.append(settings.strategy) or engine)
+    assert main(["batch", str(folder), "-o", str(tmp_path / "out"), "--no-stamp", *options]) == 0
+    assert seen == [strategy]
+
+
+def test_ctrl_c_tells_every_picture_under_way(
+    tmp_path: Path, folder: Path, engine: Echo, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine.at_a_time = 3
+
+    def fault(run: int) -> None:
+        raise KeyboardInterrupt
+
+    engine.fault = fault
+    assert main(["batch", str(folder), "-o", str(tmp_path / "out"), "--no-stamp", "--json"]) == 1
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [line["picture"] for line in lines if line["event"] == "cancelled"] == ["9.png", "10.png", "猫.webp"]
+
+
 def test_what_is_no_picture_by_name_is_left_out(tmp_path: Path, folder: Path, engine: Echo) -> None:
     draw(folder / ".hidden.png")
     (folder / "notes.txt").write_text("x", encoding="utf-8")

@@ -207,6 +207,6 @@ def test_options_win_over_the_environment(
     monkeypatch.setenv("REALCHAR_OFFLOAD", "Stream")
     with pytest.raises(
         InvalidInput,
-        match=r"REALCHAR_OFFLOAD is 'Stream', but 'auto' or 'resident' or 'stream' or 'model' or 'sequential' is needed",
+        match=r"REALCHAR_OFFLOAD is 'Stream', but 'auto', 'resident', 'stream', 'model' or 'sequential' is needed",
     ):
         load_settings(build_parser().parse_args(["convert", "a.png", "-o", "b.png"]))

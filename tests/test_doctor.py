@@ -19,7 +19,7 @@ from realchar.cli import doctor as command
 from realchar.doctor import Finding, Report
 from realchar.headers import MODELS
 from realchar.machine import Gpu, MemoryReading
-from realchar.settings import Attention, HostMemory, Offload, Settings
+from realchar.settings import Attention, HostMemory, Offload, Precision, Settings
 from tests.packages import broken_xformers
 from tests.tiny import DEMO
 
@@ -226,6 +226,10 @@ def test_choice_names_the_offload_mode_and_where_weights_wait(tmp_path: Path, mo
     assert needs[Offload.AUTO] == needs[Offload.RESIDENT] >= needs[Offload.STREAM]
     found = doctor.check_choice(settings(tmp_path, offload=Offload.MODEL), base, usable=False)
     assert found.state == "bad" and "none is used here" in found.text and found.remedy == "Set REALCHAR_OFFLOAD=auto."
+    found = doctor.check_choice(settings(tmp_path, precision=Precision.FP8), base, usable=False)
+    assert found.state == "bad" and "fp8 is made while blocks are streamed" in found.text
+    found = doctor.check_choice(settings(tmp_path, device="mps"), base, usable=True)
+    assert found.state == "bad" and "'mps' is not usable here" in found.text
     card = MemoryReading("gpu", 4.0, 24.0, "RTX 4090")
     monkeypatch.setattr(machine, "read_memory", lambda _: card)
     monkeypatch.setattr(machine, "read_ram", lambda: MemoryReading("ram", 4.0, 64.0, "RAM"))

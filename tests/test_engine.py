@@ -189,7 +189,7 @@ def test_tiles_as_asked_give_the_same_picture_and_are_told(engine: Engine) -> No
 
 
 def test_little_memory_means_tiles(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("realchar.engine.pipeline.free_bytes", lambda *_: 1_000_000)
+    monkeypatch.setattr("realchar.engine.allotment.free_bytes", lambda *_: 1_000_000)
     plan = next(event for event in run(engine) if isinstance(event, Planned))
     assert plan.vae_tiles > 1
 

@@ -118,7 +118,7 @@ def held(engine: Engine) -> int:
     alive = {
         each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
         for each in gc.get_objects()
-        if issubclass(type(each), torch.Tensor)
+        if type(each) in (torch.Tensor, torch.nn.Parameter) and each.device.type == "cpu"
     }
     return sum(alive.values())
 

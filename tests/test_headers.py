@@ -101,3 +101,20 @@ def test_what_a_base_or_machine_can_not_do_is_refused_before_anything_is_loaded(
         check_blocks(Settings.load({}, offload=Offload.STREAM, resident_blocks=99), base)
     with pytest.raises(InvalidInput, match=r"-5 resident blocks.*0 or more, or -1"):
         Settings.load({"REALCHAR_RESIDENT_BLOCKS": "-5"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("LEASE_S", "nan"),
+        ("PORT", "99999"),
+        ("MAX_QUEUED", "0"),
+        ("UPLOADS_HOURS", "inf"),
+        ("UPLOADS_HOURS", "-1"),
+        ("UPLOAD_MB", "0"),
+        ("MAX_MEGAPIXELS", "-3"),
+    ],
+)
+def test_impossible_numbers_are_refused_at_the_start(name: str, text: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"REALCHAR_{name} is .*; choose a value from"):
+        Settings.load({f"REALCHAR_{name}": text})

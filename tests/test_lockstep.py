@@ -284,5 +284,8 @@ def test_only_the_strategy_for_batches_makes_several_together(engine: Engine) ->
         engine.memory.strategy = strategy
         found[strategy] = engine.memory.width(BASE)
     engine.memory.strategy = Strategy.BATCH
+    engine.memory.resident_blocks = 8
+    assert engine.memory.width(BASE) == 1, "where all blocks stay nothing is loaded, and nothing to be gained"
+    engine.memory.resident_blocks = 3
     assert found[Strategy.AUTO] == found[Strategy.QUALITY] == 1 < found[Strategy.BATCH] <= MOST_TOGETHER
     assert Engine.load(load_base(DEMO), "cpu", Offload.RESIDENT, strategy=Strategy.BATCH).memory.width(BASE) == 1

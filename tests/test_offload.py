@@ -151,7 +151,7 @@ def test_auto_streams_on_a_card_only() -> None:
     assert Offload.AUTO.resolved(on_gpu=False) is Offload.RESIDENT
     assert Engine.load(load_base(DEMO), DEVICE, Offload.AUTO).mode is Offload.AUTO.resolved(on_gpu=ON_GPU)
     assert Settings.load({}).offload is Offload.AUTO
-    with pytest.raises(InvalidInput, match=r"REALCHAR_OFFLOAD is 'none', but 'auto' or .*'sequential' is needed"):
+    with pytest.raises(InvalidInput, match=r"REALCHAR_OFFLOAD is 'none', but 'auto', .* or 'sequential' is needed"):
         Settings.load({"REALCHAR_OFFLOAD": "none"})
 
 

@@ -11,7 +11,7 @@ from realchar.catalog import BaseInfo
 from realchar.engine.memory import least_bytes
 from realchar.engine.tiers import HostFacts, choose_tier, only
 from realchar.errors import InvalidInput
-from realchar.settings import Attention, Offload, Settings
+from realchar.settings import Attention, Offload, Precision, Settings
 
 State = Literal["ok", "warn", "bad"]
 
@@ -53,10 +53,16 @@ def check_choice(settings: Settings, base: BaseInfo, *, usable: bool) -> Finding
     if on_gpu and not usable:
         text = f"Device {settings.device!r} was asked for, but PyTorch can't compute on a graphics card here."
         return Finding("choice", "bad", text, "Leave REALCHAR_DEVICE at auto, or repair what is said about PyTorch.")
+    if not on_gpu and settings.device not in ("auto", "cpu"):
+        text = f"Device {settings.device!r} is not usable here."
+        return Finding("choice", "bad", text, "Set REALCHAR_DEVICE to auto, cpu or cuda.")
     try:
         mode = settings.offload.resolved(on_gpu=on_gpu)
     except InvalidInput as error:
         return Finding("choice", "bad", error.message, "Set REALCHAR_OFFLOAD=auto.")
+    if settings.precision is not Precision.BF16 and mode is not Offload.STREAM:
+        text = f"Precision {settings.precision} is made while blocks are streamed, but the offload mode is {mode}."
+        return Finding("choice", "bad", text, "Set REALCHAR_OFFLOAD=stream, or REALCHAR_PRECISION=bf16.")
     memory = machine.read_memory(settings.device if on_gpu else "cpu")
     edge = base.long_edge
     need = least_bytes(base, mode, edge, edge, on_gpu=on_gpu, precision=settings.precision) / machine.GB

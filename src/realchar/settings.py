@@ -20,6 +20,14 @@ def project_root() -> Path:
 
 MOST_VRAM = 10_000.0  # GB
 AS_MANY_AS_FIT = -1  # resident blocks
+RANGES = {
+    "port": (0, 65_535),
+    "upload_mb": (1, 100_000),
+    "max_megapixels": (1, 10_000),
+    "lease_s": (0.1, 3600),
+    "uploads_hours": (0, 1e6),
+    "max_queued": (1, 10**6),
+}
 
 
 class Offload(StrEnum):
@@ -166,6 +174,11 @@ class Settings:
                 values[field.name] = _parse(field.name, text, getattr(cls, field.name))
         values.update({key: value for key, value in overrides.items() if value is not None})
         settings = cls(**values)
+        for name, (low, high) in RANGES.items():
+            value = getattr(settings, name)
+            if not low <= value <= high:  # also where it is no number
+                message = f"REALCHAR_{name.upper()} is {value:g}; choose a value from {low:g} to {high:g}."
+                raise InvalidInput(name, message, value=str(value))
         if not 0 <= settings.vram < MOST_VRAM:
             message = (
                 f"A budget of {settings.vram:g} GB is not possible; give what the card may use, such as 8 (less than "
@@ -199,7 +212,8 @@ def _parse(name: str, text: str, default: Any) -> Any:
     if kind is bool:
         kind = _switch
     if isinstance(default, StrEnum):
-        possible = " or ".join(repr(member.value) for member in type(default))
+        *most, last = (repr(member.value) for member in type(default))
+        possible = f"{', '.join(most)} or {last}"
     try:
         return kind(text)
     except ValueError:

@@ -116,6 +116,7 @@ class Supervisor:
             self._wait(process)
             if self._stopping.is_set():
                 return
+            log.warning("The worker has ended with code %s; its jobs go back to the queue.", process.returncode)
             self._insist(lambda: self._store.release(self._worker))
             restarts = 0 if time.monotonic() - began > HEALTHY_S else restarts + 1
             state = {"state": "down" if restarts > DOWN_AFTER else "restarting", "exit": process.returncode}
@@ -146,6 +147,7 @@ class Supervisor:
                     checked = time.monotonic()
                     expired = self._store.expired(self._worker)
                     if expired and suspicious:
+                        log.warning("The worker is silent for too long; it is ended and started anew.")
                         process.kill()
                     suspicious = expired
             except (StorageError, OSError) as error:

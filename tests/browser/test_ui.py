@@ -514,7 +514,7 @@ def test_memory_controls_of_a_machine_without_a_card(open_page: Any) -> None:
     expect(page.get_by_label("Auto Balance")).to_be_checked()
     page.get_by_text("Portrait").click()
     expect(page.get_by_label("High Quality")).to_be_checked()
-    page.get_by_text("Batch Fast").click()
+    page.locator("#rc-f-strategy").get_by_text("Batch Fast", exact=True).click()
     expect(page.get_by_label("Portrait")).to_be_checked()  # a strategy never changes the picture
     page.get_by_text("Daily").click()
     expect(page.get_by_label("Auto Balance")).to_be_checked()
@@ -536,7 +536,7 @@ def test_memory_controls_of_a_machine_with_a_card(browser: Browser, tmp_path: Pa
         budget.fill("6.5")
         budget.blur()
         expect(page.locator(".rc-fits")).to_contain_text("about 3.8 of 6.5 GB GPU")
-        page.get_by_text("Batch Fast").click()
+        page.locator("#rc-f-strategy").get_by_text("Batch Fast", exact=True).click()
         page.click("#rc-convert")
         expect(page.locator(".rc-plan")).to_have_text("Offload: stream, 12/60 resident · sdpa", timeout=10_000)
         wait_done(page)

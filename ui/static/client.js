@@ -72,13 +72,12 @@
   const listed = (form) => [...boot.fields].map((name) => form[name]);
 
   function save(values) {
-    const before = state.form;
     state.form = named(values);
     say(one(document, "#rc-f-preset .info-text") ?? make("i"), boot.presets[state.form.preset]?.tip ?? T["set.custom.tip"]);
     if (!opened) return;
     clearFieldErrors();
     store.set("rc_form", { ...state.form, newest: state.form.lora === defaultVersion() });
-    if (before && ["size", "offload", "vram"].some((name) => before[name] !== state.form[name]) && state.card) refreshCard();
+    if (state.card && cardAsked !== cardQuery()) refreshCard();
   }
   async function openedForm(values) {
     const fresh = named(values);
@@ -152,7 +151,7 @@
       seed: form.seed ?? -1,
       ...boot.sizes[form.size],
       ...machine(form),
-      strategy: form.strategy,
+      strategy: form.strategy === "auto" ? null : form.strategy, // as the app is set
       tile: form.tile || null,
       loras: form.lora === boot.none || !form.lora ? [] : [{ name: form.lora, strength: form.strength }],
       preset: form.preset,
@@ -240,7 +239,8 @@
       list.append(make("li", {}, button));
     });
     const id = store.get("rc_upload");
-    if (id && !state.card) api("GET", `/api/uploads/${encodeURIComponent(id)}?${cardQuery()}`).then((card) => { if (!state.card && !sendingFile) setCard(card, true); }, () => store.set("rc_upload", null));
+    const query = cardQuery();
+    if (id && !state.card) api("GET", `/api/uploads/${encodeURIComponent(id)}?${query}`).then((card) => { if (!state.card && !sendingFile) setCard(card, query, true); }, () => store.set("rc_upload", null));
     drawDrop();
   }
   const dropError = (text) => tell(one(parts.drop, ".rc-error"), text);
@@ -268,12 +268,13 @@
     const request = new XMLHttpRequest();
     sendingFile = request;
     const finish = (text) => { if (sendingFile === request) sendingFile = null; if (text) dropError(text); drawDrop(); render(); };
-    request.open("PUT", `/api/uploads?${cardQuery()}&name=${encodeURIComponent(file.name || "picture.png")}`);
+    const query = cardQuery();
+    request.open("PUT", `/api/uploads?${query}&name=${encodeURIComponent(file.name || "picture.png")}`);
     request.responseType = "json";
     request.upload.onprogress = (event) => drawUpload(event.total ? event.loaded / event.total : 0);
     request.onload = () => {
       if (request.status !== 201) return finish(request.response?.message ?? t("err.unknown", { status: request.status }));
-      setCard(request.response);
+      setCard(request.response, query);
       finish();
     };
     request.onerror = () => finish(T["go.offline"]);
@@ -289,8 +290,11 @@
     say(one(box, "span"), share < 1 ? t("drop.sending", { pct: Math.round(share * 100) }) : T["drop.preparing"]);
     one(box, ".rc-bar i").style.width = `${share * 100}%`;
   }
-  function setCard(card, quietly) {
+  let cardAsked = ""; // the choices that the card was asked for with
+  function setCard(card, query = "", quietly = false) {
     state.card = card;
+    cardAsked = query;
+    if (card && query !== cardQuery()) refreshCard(); // they have changed meanwhile
     state.restoring = card?.params ?? null;
     store.set("rc_upload", card?.id ?? null);
     if (!quietly) state.focus = null;
@@ -298,12 +302,12 @@
     drawDrop();
     render();
   }
-  let cardAsks = 0; // answers may overtake each other: only the last one that was asked for counts
   async function refreshCard() {
-    const id = state.card.id, ask = ++cardAsks;
+    const id = state.card.id, query = cardQuery();
+    cardAsked = query;
     try {
-      const card = await api("GET", `/api/uploads/${id}?${cardQuery()}`);
-      if (state.card?.id !== id || ask !== cardAsks) return;
+      const card = await api("GET", `/api/uploads/${id}?${query}`);
+      if (state.card?.id !== id || cardAsked !== query) return; // a later answer is on its way
       state.card = { ...card, params: state.card.params };
       drawDrop();
       render();

@@ -89,6 +89,7 @@ def _with_lora(engine: Engine, spec: RowSpec, memory: ProcessMemory, step_s: flo
         "s_per_step": attached.step_s,
         "ratio": attached.step_s / step_s,
         "switch_s": loading + arriving,
+        "switch_load_s": loading,
         "peak_gb": memory.peak_gb(),
     }
 

@@ -15,6 +15,7 @@ from realchar.bench.processes import run_row
 from realchar.bench.spec import (
     BUDGETS,
     DIFFUSERS,
+    ENGINE,
     LONG_SIZE,
     LONG_STEPS,
     ROWS,
@@ -156,6 +157,9 @@ def _specs(options: Options, setting: Setting, *, on_gpu: bool) -> Iterator[RowS
         if way in options.rows:
             for budget in dict.fromkeys((budgets[0], budgets[-1])):
                 yield RowSpec(f"{_streamed(budget)} {way}", "engine", setting, Offload.STREAM, budget, speed=speed)
+    for name, offload in ENGINE.items():
+        if name in options.rows:
+            yield RowSpec(name, "engine", setting, offload)
     for tier in TIERS:
         if tier in options.rows and on_gpu:
             name = f"{_streamed(budgets[0])} {tier}"

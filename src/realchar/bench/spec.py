@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from realchar.settings import AS_IT_IS, Attention, Precision, Speed
+from realchar.settings import AS_IT_IS, Attention, Offload, Precision, Speed
 
 Kind = Literal["machine", "engine", "together", "long", "attention", "diffusers", "vae"]
 ROWS = (
@@ -21,6 +21,8 @@ ROWS = (
     "together",
     "long",
     "attention",
+    "engine-model",
+    "engine-sequential",
     "lora",
     "diffusers",
     "group-block",
@@ -34,6 +36,8 @@ SPEEDS = {
     "fp8": Speed(Precision.FP8, compiled=True),
     "fp8-fast": Speed(Precision.FP8_FAST, compiled=True),
 }
+# Rows by our own use of accelerate, with their modes.
+ENGINE = {"engine-model": Offload.MODEL, "engine-sequential": Offload.SEQUENTIAL}
 TIERS = ("pinned", "staging")  # ways in which weights wait that are measured beside the one that is chosen
 DIFFUSERS = ("diffusers", "group-block", "group-leaf", "sequential")
 BUDGETS = (4.0, 8.0, 12.0, 16.0, 24.0)  # GB

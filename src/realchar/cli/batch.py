@@ -1,4 +1,4 @@
-"""`realchar batch DIR -o OUT`: every picture of a folder, one after another, with one engine, in this process."""
+"""`realchar batch DIR -o OUT`: every picture of a folder with one engine, in this process; several at a time with Batch Fast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from realchar.cli.names import path_argument, printable
 from realchar.convert import conversion
 from realchar.errors import InvalidInput, ModelError, NotFound, RealCharError, storage_error
 from realchar.images import PrepareOptions, prepare
-from realchar.requests import check_blocks, checked, prepare_options
+from realchar.requests import check_blocks, checked, prepare_options, with_choices
 from realchar.results import check_target
 from realchar.schema import Degraded, EditRequest, Ended, Event, Saved, Stage, Step, Tick, event_json
 from realchar.settings import Settings
@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
     check_blocks(settings, base)
     request = build_request(args, base, settings)
     checked(request, settings.weights)
+    settings = with_choices(settings, request)
     tasks = plan_tasks(find_pictures(args.input), args.output, request.stamp)
     _check_folders(args.input, args.output)
     show = _Json() if args.json else _Lines(base)
@@ -227,16 +228,20 @@ def _run_all(tasks: list[Task], runner: _Runner, show: _Json | _Lines) -> int:
     """Return the exit code. What was converted stays whole, however this ends."""
     began = time.monotonic()
     converted = failed = code = 0
-    task, begun = tasks[0], set[int]()
+    begun: set[int] = set()
+    under_way: dict[int, Task] = {}
     try:
         with contextlib.closing(runner.events(tasks)) as events:
             for task, event in events:
                 if task.i not in begun:
                     begun.add(task.i)
+                    under_way[task.i] = task
                     show.begin(task)
                 if not isinstance(event, Ended):
                     show.show(task, event)
-                elif event.error is None:
+                    continue
+                del under_way[task.i]
+                if event.error is None:
                     converted += 1
                 elif not isinstance(error := event.error, RealCharError):
                     raise error
@@ -247,7 +252,8 @@ def _run_all(tasks: list[Task], runner: _Runner, show: _Json | _Lines) -> int:
                         code = 1 if converted else error.exit_code
                         break
     except KeyboardInterrupt:
-        show.cancel(task)
+        for task in under_way.values() or tasks[:1]:
+            show.cancel(task)
         code = 1
     show.sum_up(converted, failed, len(tasks) - converted - failed, time.monotonic() - began)
     return code

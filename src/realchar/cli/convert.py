@@ -19,7 +19,7 @@ from realchar.errors import InvalidInput
 from realchar.images import prepare
 from realchar.machine import has_card, prepare_engine_process
 from realchar.presets import DEFAULT_PRESET, NEGATIVE, PRESETS, PROMPTS, get_preset, small_edge
-from realchar.requests import check_blocks, checked, prepare_options
+from realchar.requests import check_blocks, checked, prepare_options, with_choices
 from realchar.results import check_target
 from realchar.schema import (
     Degraded,
@@ -130,7 +130,7 @@ def load_settings(args: argparse.Namespace) -> Settings:
         compile=args.compile,
     )
     mode = settings.offload.resolved(on_gpu=has_card(settings.device))
-    if args.resident_blocks and mode is not Offload.STREAM:
+    if args.resident_blocks is not None and mode is not Offload.STREAM:
         message = f"--resident-blocks {args.resident_blocks} means nothing without streaming; add --offload stream."
         raise InvalidInput("resident_blocks", message, value=args.resident_blocks)
     return settings
@@ -193,6 +193,7 @@ def run(args: argparse.Namespace) -> int:
     targets = targets_of(args.output, not args.no_stamp)
     _check_targets(args.input, targets)
     request = checked(build_request(args, base, settings), settings.weights)
+    settings = with_choices(settings, request)
     show = _show_json if args.json else Terminal(base).show
     with closing(_events(args.input, request, targets, base, settings)) as events:
         for event in events:

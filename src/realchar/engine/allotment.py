@@ -51,12 +51,19 @@ class Allotment:
     def width(self, request: EditRequest) -> int:
         """Return how many runs like this one may share a loop.
 
-        With the strategy for batches as many as fit, while blocks stream; else one: each picture as soon as it can be.
+        With the strategy for batches as many as fit, where blocks pass through slots: these are loaded once for all. Else
+        one, so that each picture is there as soon as it can be.
         """
         blocks, edge = self.family.blocks, self.base.long_edge
         if self.strategy is not Strategy.BATCH or not isinstance(blocks, StreamedBlocks):
             return 1
-        return plan_width(lambda width: self._need(blocks, request, (edge, edge), 0, width), self._total(blocks))
+
+        def need(width: int) -> Need:
+            return self._need(blocks, request, (edge, edge), 0, width)
+
+        total = self._total(blocks)
+        stay = plan_resident(need(1), total) if self.resident_blocks is None else self.resident_blocks
+        return 1 if stay == need(1).blocks else plan_width(need, total)
 
     def fit_blocks(
         self, request: EditRequest, size: tuple[int, int], loras: list[Path]

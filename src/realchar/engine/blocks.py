@@ -205,6 +205,5 @@ def stream_transformer(
     transformer = empty_transformer(folder)
     host = HostWeights(WeightSource(folder), accelerator or accelerator_of(device), host_memory=host_memory)
     blocks = StreamedBlocks(transformer, host, dtype, resident=resident, slots=slots, speed=speed)
-    number = len(transformer.transformer_blocks)
-    log.info("%d of %d blocks are streamed; weights are %s: %s", number - resident, number, *astuple(host.choice))
+    log.info("Weights of %d blocks wait %s: %s", len(transformer.transformer_blocks), *astuple(host.choice))
     return transformer, blocks
