@@ -576,20 +576,23 @@ def test_theme_follows_the_system_and_the_button(open_page: Any, url: str, schem
 # ---- phone, names, connection
 
 
-def test_phone_can_cancel_while_another_picture_is_chosen(open_page: Any) -> None:
-    page = open_page(PHONE, has_touch=True, is_mobile=True)
-    convert(page)
-    cancel = page.locator(".rc-mini button")
-    expect(cancel).to_be_visible()
-    choose(page, name="next.png")
-    expect(page.locator(".rc-name")).to_have_text("next.png")
-    expect(page.locator(".rc-box")).to_have_attribute("data-view", "ready")
-    expect(page.locator(".rc-mini span")).to_have_text(re.compile(r"step \d+/20"), timeout=10_000)
-    inside(page, ".rc-mini button")
-    inside(page, "#rc-convert")
-    cancel.tap()
-    expect(page.locator("#rc-part-jobs li")).to_have_attribute("data-state", "cancelled", timeout=5000)
-    expect(page.locator(".rc-mini")).to_be_hidden()
+def test_phone_can_cancel_while_another_picture_is_chosen(browser: Browser, tmp_path: Path) -> None:
+    with fake_app(tmp_path, free_port(), step_s=0.5) as url:  # slow enough for a busy machine
+        page = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True).new_page()
+        load(page, url)
+        convert(page)
+        cancel = page.locator(".rc-mini button")
+        expect(cancel).to_be_visible()
+        choose(page, name="next.png")
+        expect(page.locator(".rc-name")).to_have_text("next.png")
+        expect(page.locator(".rc-box")).to_have_attribute("data-view", "ready")
+        expect(page.locator(".rc-mini span")).to_have_text(re.compile(r"step \d+/20"), timeout=10_000)
+        inside(page, ".rc-mini button")
+        inside(page, "#rc-convert")
+        cancel.tap()
+        expect(page.locator("#rc-part-jobs li")).to_have_attribute("data-state", "cancelled", timeout=5000)
+        expect(page.locator(".rc-mini")).to_be_hidden()
+        page.context.close()
 
 
 @pytest.mark.parametrize("width", [360, 390])
