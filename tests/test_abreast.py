@@ -69,10 +69,27 @@ def test_one_core_one_branch_and_cards_start_no_thread(threads: Callable[[int], 
     threads(2)
     assert sorted(own_thread(2)) == [False, True]
     assert own_thread(1) == [False]
-    assert own_thread(3) == [False] * 3  # more branches than cores
     assert own_thread(2, torch.device("cuda")) == [False, False]
     threads(1)
     assert own_thread(2) == [False, False]
+
+
+@pytest.mark.parametrize(("cores", "tasks"), [(2, 4), (2, 8), (3, 9)])
+def test_more_branches_than_cores_share_them(threads: Callable[[int], None], cores: int, tasks: int) -> None:
+    threads(cores)
+    meet = threading.Barrier(cores)  # so many at a time, or nobody gets through
+    found: list[tuple[int, int]] = []
+
+    def task() -> None:
+        meet.wait(20)
+        found.append((threading.get_ident(), torch.get_num_threads()))
+
+    with abreast(tasks, CPU) as run:
+        for _ in range(3):
+            run([task] * tasks)
+    assert len(found) == 3 * tasks and {share for _, share in found} == {1}
+    assert len({thread for thread, _ in found}) == cores
+    assert torch.get_num_threads() == cores
 
 
 def test_modes_are_those_of_the_caller(threads: Callable[[int], None]) -> None:
