@@ -206,32 +206,31 @@ def test_where_memory_is_short_fewer_run_together(
     ends, said = run(loop)
     assert all(np.array_equal(pixels(ends[name].value), alone[name]) for name in "abcd")
     told = [(key, event.text) for key, event in said if isinstance(event, Degraded)]
-    assert told[:4] == [(name, "at most 2 pictures are now made together") for name in "abcd"]
-    assert loop.width == 1 or all("2 pictures" in text for _, text in told)
+    two, one = "at most 2 pictures are now made together", "one picture is made at a time"
+    # First all four are too many, then "a" beside "c", once "b" has left.
+    assert told == [*((name, two) for name in "abcd"), ("a", one), ("c", one)] and loop.width == 1
     assert engine.family.blocks.num_resident == 3, "blocks stay: fewer runs came first"
 
 
 def test_one_that_does_not_fit_beside_others_is_made_again_alone(
     engine: Engine, alone: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, under_way = engine.family.encode_image, []
+    original = engine.family.decode
 
-    def encode(image: Image.Image, tile: Any = None) -> Any:
-        under_way.append(engine._under_way)
-        if engine._under_way > 1 and image.size == (32, 96):
+    def decode(latents: torch.Tensor, tile: Any = None) -> torch.Tensor:
+        if engine._under_way > 1 and tuple(latents.shape[-2:]) == (12, 4):  # that of "c", while others are under way
             raise torch.OutOfMemoryError("no")
-        return original(image, tile)
+        return original(latents, tile)
 
-    monkeypatch.setattr(engine.family, "encode_image", encode)
-    ends, said = run(engine.together(give(engine, "acb"), 2))
+    monkeypatch.setattr(engine.family, "decode", decode)
+    ends, said = run(engine.together(give(engine, "caaad"), 2))
     engine.family.blocks.keep(3)  # type: ignore[attr-defined]
-    assert all(np.array_equal(pixels(ends[name].value), alone[name]) for name in "abc")
-    assert [event.text for key, event in said if key == "c" and isinstance(event, Degraded)][-1].startswith(
-        "this picture"
-    )
-    keys = [key for key, _ in said]
-    again = max(i for i, (key, event) in enumerate(said) if key == "c" and event == Stage("encode_text"))
-    assert keys.index("b") > again, "nobody overtakes the one that waits"
+    assert all(np.array_equal(pixels(ends[name].value), alone[name]) for name in "acd")
+    told = [event for key, event in said if key == "c" and isinstance(event, Degraded) and event.code == "alone"]
+    assert len(told) == 1, "once is enough: nobody joins it any more"
+    begun = [i for i, (key, event) in enumerate(said) if key == "c" and event == Stage("encode_text")]
+    ended = next(i for i, (key, event) in enumerate(said) if key == "c" and isinstance(event, Ended))
+    assert len(begun) == 2 and {key for key, _ in said[begun[1] : ended]} == {"c"}
 
 
 def test_where_none_fits_each_fails_with_a_sentence(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

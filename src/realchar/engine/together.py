@@ -58,6 +58,7 @@ class Together(Generic[K]):
         self._more = more
         self._makes: dict[K, Make] = {}
         self._set_aside: list[K] = []
+        self._lonely: set[K] = set()  # those beside which memory was too short once
         self._works: dict[K, Work[Any]] = {}
         self._asks: dict[K, Ask] = {}
 
@@ -86,9 +87,9 @@ class Together(Generic[K]):
 
     def _begin_more(self) -> Iterator[tuple[K, Event | Ended]]:
         while len(self._works) < self.width:
+            if self._works and (self._set_aside or not self._lonely.isdisjoint(self._works)):
+                return  # nobody joins while one is to be alone, or is
             if self._set_aside:
-                if self._works:
-                    return  # nobody joins while one waits to be alone
                 key = self._set_aside.pop(0)
             elif (new := self._more()) is not None:
                 key, self._makes[new[0]] = new
@@ -117,6 +118,7 @@ class Together(Generic[K]):
         self._works.pop(key, None)
         if isinstance(ended.error, OutOfMemory) and self._works:
             self._set_aside.append(key)
+            self._lonely.add(key)
             yield key, Degraded("alone", {}, "this picture is made anew, alone, once those beside it are done")
         else:
             yield key, ended
