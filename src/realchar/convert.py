@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,26 +12,11 @@ from PIL.Image import Image
 from realchar.catalog import file_sha256, get_weights
 from realchar.images import PrepareOptions, prepare
 from realchar.results import parameters, save, stamped
-from realchar.schema import EditRequest, Event, Prepared, Saved, Stage
+from realchar.schema import EditRequest, Prepared, Saved, Stage
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
     from realchar.engine.together import Work
-
-
-def convert(
-    engine: Engine,
-    request: EditRequest,
-    source: Path,
-    options: PrepareOptions,
-    weights: Path,
-    targets: dict[str, Path],
-) -> Iterator[Event]:
-    """Convert `source` and write `targets` (roles `stamped`, `clean`, `before`); the last event is `Saved`.
-
-    Closing the generator at any point frees what the engine held and leaves no file.
-    """
-    yield from engine.alone(conversion(engine, request, source, options, weights, targets))
 
 
 def conversion(
@@ -43,7 +27,11 @@ def conversion(
     weights: Path,
     targets: dict[str, Path],
 ) -> Work[None]:
-    """As `convert`, for a loop in which several may run: `Engine.together`."""
+    """Convert `source` and write `targets` (roles `stamped`, `clean`, `before`); the last event is `Saved`.
+
+    It is work for `Engine.alone` or for a loop of several. Closing it at any point frees what the engine held and leaves
+    no file.
+    """
     began = time.monotonic()
     yield Stage("preprocess")
     picture = prepare(source, options)

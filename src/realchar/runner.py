@@ -56,11 +56,7 @@ class EngineRunner:
 
     def load(self) -> dict[str, Any]:
         """Load the base; returns what the front end shows about it. Raises ModelError or OutOfMemory."""
-        from realchar.engine.pipeline import Engine  # torch is imported here, after the queue is already served
-
-        if self._engine is None:
-            self._engine = Engine.from_settings(load_base(self.settings.base), self.settings)
-        engine = self._engine
+        engine = self._engine_for(self.settings)
         facts = {"base": engine.base.title, "demo": engine.base.demo, "device": engine.device_name}
         return facts | {"offload": engine.mode.value}
 
@@ -77,11 +73,9 @@ class EngineRunner:
 
     def joins(self, job: Job) -> bool:
         settings, engine = with_choices(self.settings, job.request), self._engine
-        alike = engine is not None and (engine.memory.budget, engine.memory.strategy) == (
-            settings.budget,
-            settings.strategy,
-        )
-        if engine is None or not alike or not self._fits(settings):
+        if engine is None or not self._fits(settings):
+            return False
+        if (engine.memory.budget, engine.memory.strategy) != (settings.budget, settings.strategy):
             return False
         try:
             loras = [(get_weights(settings.weights, ref.name).path, ref.strength) for ref in job.request.loras]
@@ -108,7 +102,7 @@ class EngineRunner:
     def _engine_for(self, settings: Settings) -> Engine:
         """Return the engine in the settings' offload mode; one in another mode is freed before the base is loaded."""
         from realchar.engine.devices import release
-        from realchar.engine.pipeline import Engine
+        from realchar.engine.pipeline import Engine  # torch is imported here, after the queue is already served
 
         if self._engine is None or not self._fits(settings):
             if self._engine is not None:

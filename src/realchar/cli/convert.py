@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from realchar.catalog import BaseInfo, load_base, newest_weights
 from realchar.cli.names import path_argument
-from realchar.convert import convert
+from realchar.convert import conversion
 from realchar.errors import InvalidInput
 from realchar.images import prepare
 from realchar.machine import has_card, prepare_engine_process
@@ -208,7 +208,8 @@ def _events(
     options = prepare_options(base, request.size, request.long_edge, settings.max_megapixels)
     prepare(source, options)
     yield Stage("load")
-    yield from convert(load_engine(base, settings), request, source, options, settings.weights, targets)
+    engine = load_engine(base, settings)
+    yield from engine.alone(conversion(engine, request, source, options, settings.weights, targets))
 
 
 def _show_json(event: Event) -> None:

@@ -1,6 +1,6 @@
 """One denoising step for several branches in lockstep: each block runs for every branch before the next block.
 
-The branches (cond and uncond, and later several jobs) keep their own text length, picture size and timestep, so there
+The branches (cond and uncond, of one run or of several) keep their own text length, picture size and timestep, so there
 is no padding and no mask, and each branch's result equals its own forward bit for bit. Where blocks are streamed, this
 order loads each once a step instead of once a forward. On the CPU the branches run a block side by side.
 """

@@ -43,9 +43,7 @@ class HostWeights:
         self.choice = self._settle(facts)
         if self.choice.tier == "staging":
             self._ring = StagingRing(accelerator)
-            self.accelerator = Aside(
-                accelerator
-            )  # who launches what is computed is not to wait for a ring to be filled
+            self.accelerator = Aside(accelerator)  # filling it is not to hold back the launch of what is computed
 
     def span(self, file: Path, start: int, stop: int, dtype: torch.dtype) -> Tensor:
         """Return bytes of a file as numbers (n,), a view. Never write to it."""
