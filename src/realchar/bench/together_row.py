@@ -57,7 +57,7 @@ def _run(engine: Engine, spec: RowSpec, width: int, memory: ProcessMemory) -> tu
     began = time.perf_counter()
     with closing(loop.run()) as events:
         for key, event in events:
-            if isinstance(event, Step) and key % width == 0:  # all have taken this step by then
+            if isinstance(event, Step) and key % width == 0:  # the forwards of all are done by then
                 memory.sync()
                 now = time.perf_counter()
                 if event.i > WARM_UP:

@@ -228,13 +228,11 @@ def _run_all(tasks: list[Task], runner: _Runner, show: _Json | _Lines) -> int:
     """Return the exit code. What was converted stays whole, however this ends."""
     began = time.monotonic()
     converted = failed = code = 0
-    begun: set[int] = set()
     under_way: dict[int, Task] = {}
     try:
         with contextlib.closing(runner.events(tasks)) as events:
             for task, event in events:
-                if task.i not in begun:
-                    begun.add(task.i)
+                if task.i not in under_way:
                     under_way[task.i] = task
                     show.begin(task)
                 if not isinstance(event, Ended):
