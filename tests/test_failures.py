@@ -16,7 +16,7 @@ from PIL import Image
 
 import realchar.convert
 from realchar.catalog import load_base
-from realchar.convert import convert
+from realchar.convert import conversion
 from realchar.engine import denoising, modulation, pipeline
 from realchar.engine.blocks import StreamedBlocks
 from realchar.engine.devices import release
@@ -268,7 +268,7 @@ def test_a_finish_that_breaks_leaves_no_file_and_the_next_conversion_right(
     options = PrepareOptions(long_edge=64)
 
     def events() -> Iterator[Event]:
-        return convert(engine, REQUEST, source, options, tmp_path, targets)
+        return engine.alone(conversion(engine, REQUEST, source, options, tmp_path, targets))
 
     with monkeypatch.context() as patch:
         patch.setattr(realchar.convert, "save", breaking(realchar.convert, "save", at, error, 1))
