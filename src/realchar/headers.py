@@ -17,6 +17,9 @@ MODELS = ("transformer", "text_encoder", "vae")
 LENGTH_BYTES = 8  # of a safetensors header's length, at the beginning of the file
 FAULTS = (OSError, ValueError, KeyError, AttributeError, TypeError)  # of headers and indices that are none
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
+MOST_SIDES = 8  # of a tensor
+DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
+DTYPE_BYTES |= {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,66 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
 
     Raises OSError, or ValueError where it has no whole header.
     """
+    header, begin = _read_json(path, MAX_HEADER_BYTES)
+    header.pop("__metadata__", None)
+    return header, begin
+
+
+def _read_json(path: Path, most_bytes: int) -> tuple[dict[str, Any], int]:
     with path.open("rb") as handle:
         length = int.from_bytes(handle.read(LENGTH_BYTES), "little")
-        text = handle.read(length) if length <= MAX_HEADER_BYTES else b""
+        text = handle.read(length) if length <= most_bytes else b""
     try:
         header = json.loads(text if len(text) == length else b"")
-        header.pop("__metadata__", None)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        header.items()
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path.name!r} has no whole header") from error
     return header, LENGTH_BYTES + length
+
+
+@dataclass(frozen=True)
+class Row:
+    """A tensor's place in its file: bytes `start` to `stop`, counted from the file's beginning."""
+
+    start: int
+    stop: int
+    dtype: str  # as the header writes it
+    shape: tuple[int, ...]
+
+
+def read_rows(path: Path, most_bytes: int = MAX_HEADER_BYTES) -> tuple[dict[str, Row], dict[str, str]]:
+    """Return a safetensors file's tensors by name, each looked at, and its metadata.
+
+    Raises OSError, or ValueError where it has no whole header, one above `most_bytes`, or where a tensor is not as its
+    row says.
+    """
+    header, begin = _read_json(path, most_bytes)
+    metadata = header.pop("__metadata__", None)
+    size = path.stat().st_size
+    try:
+        if (end := data_end(header, begin)) > size:
+            raise ValueError(f"{path.name!r} is cut off, {size} of {end} bytes are there")
+        rows = {name: row_of(path, name, row, begin, size) for name, row in header.items()}
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path.name!r} has a damaged header") from error
+    known = metadata.items() if isinstance(metadata, dict) else ()
+    return rows, {key: value for key, value in known if isinstance(value, str)}
+
+
+def row_of(file: Path, name: str, row: dict[str, Any], begin: int, end: int) -> Row:
+    """Return a row of a header, whose data lies between the bytes `begin` and `end`.
+
+    Raises ValueError where that is not so, KeyError or TypeError where it is no row.
+    """
+    start, stop = (begin + int(offset) for offset in row["data_offsets"])
+    dtype, shape = str(row["dtype"]), tuple(int(side) for side in row["shape"])
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"{name!r} in {file.name!r} holds numbers of an unknown kind, {dtype[:20]!r}")
+    if len(shape) > MOST_SIDES or min(shape, default=0) < 0 or stop - start != prod(shape) * DTYPE_BYTES[dtype]:
+        raise ValueError(f"{name!r} in {file.name!r} is not of the size that its shape says")
+    if not begin <= start <= stop <= end:
+        raise ValueError(f"{name!r} lies outside {file.name!r}, which holds {end} bytes")
+    return Row(start, stop, dtype, shape)
 
 
 @dataclass(frozen=True)

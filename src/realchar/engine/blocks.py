@@ -17,11 +17,12 @@ from realchar.engine.compiled import compile_blocks
 from realchar.engine.forms import form_of
 from realchar.engine.groups import load_remaining, take_over
 from realchar.engine.merge import Patches, set_patched
-from realchar.engine.modulation import FromTable, ModulationTables, concerns_modulation
+from realchar.engine.modulation import FromTable, ModulationTables
 from realchar.engine.residency import HostWeights
 from realchar.engine.stream import BlockStream
 from realchar.engine.weights import WeightSource
 from realchar.errors import too_many_blocks
+from realchar.lora.target import concerns_modulation
 from realchar.settings import AS_IT_IS, HostMemory, Offload, Precision, Speed
 
 log = logging.getLogger("realchar.engine")

@@ -21,10 +21,9 @@ from realchar.engine.merge import Patches
 from realchar.engine.stream import BlockStream
 from realchar.engine.work import result_of
 from realchar.errors import ResultError
+from realchar.lora.target import TIME_EMBEDDER, concerns_modulation
 
 CACHED_BYTES = 256 * 2**20  # of tables on the device; the full-size base takes 4.4 MB a timestep in bfloat16
-TIME_EMBEDDER = "time_text_embed."
-MODULATIONS = (".img_mod.", ".txt_mod.")
 
 
 def embed_timestep(transformer: QwenImageTransformer2DModel, timestep: Tensor, dtype: torch.dtype) -> Tensor:
@@ -147,11 +146,6 @@ class ModulationTables:
             message = "Numbers overflowed in the transformer's modulation; choose another LoRA version, or less of it."
             raise ResultError("nan", message)
         return table
-
-
-def concerns_modulation(name: str) -> bool:
-    """Tell whether a weight of this name decides what the table holds."""
-    return name.startswith(TIME_EMBEDDER) or any(part in name for part in MODULATIONS)
 
 
 def _both(block: nn.Module, temb: Tensor) -> Tensor:

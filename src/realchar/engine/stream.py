@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 
@@ -243,7 +243,10 @@ class BlockStream:
         """Return the group's patches on the device, in the bytes of `factors`."""
         shelf = Shelf(factors)
         return {
-            name: [replace(patch, up=shelf.put(patch.up), down=shelf.put(patch.down)) for patch in patches[name]]
+            name: [
+                patch.having({part: shelf.put(tensor) for part, tensor in patch.tensors.items()})
+                for patch in patches[name]
+            ]
             for name in self._groups[i].layout.places
             if name in patches
         }
@@ -251,7 +254,7 @@ class BlockStream:
     def _factor_bytes(self, i: int) -> int:
         """Return the bytes in which a group's patches have room."""
         patches = [patch for name in self._groups[i].layout.places for patch in self._patches.get(name, ())]
-        return sum(aligned(patch.up) + aligned(patch.down) for patch in patches)
+        return sum(aligned(tensor) for patch in patches for tensor in patch.tensors.values())
 
     def _pristine(self, name: str, weight: Tensor) -> Tensor:
         """Return the weight itself, or a copy in the dtype of the file where that is another: it is rounded only once."""

@@ -6,15 +6,13 @@ import mmap
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from realchar.errors import ModelError
-from realchar.headers import read_header, weight_files
+from realchar.headers import read_rows, weight_files
 
 DTYPES = {
     "F64": torch.float64,
@@ -27,6 +25,9 @@ DTYPES = {
     "I32": torch.int32,
     "I16": torch.int16,
     "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
@@ -106,17 +107,8 @@ class WeightSource:
         )
 
     def _header(self, file: Path) -> dict[str, Entry]:
-        header, begin = read_header(file)
-        end = len(self.mapping(file))
-        return {name: _entry(file, name, row, begin, end) for name, row in header.items()}
-
-
-def _entry(file: Path, name: str, row: dict[str, Any], begin: int, end: int) -> Entry:
-    start, stop = (begin + int(offset) for offset in row["data_offsets"])
-    dtype, shape = DTYPES[row["dtype"]], tuple(int(side) for side in row["shape"])
-    if not begin <= start <= stop <= end or stop - start != prod(shape) * dtype.itemsize:
-        raise ValueError(f"{name!r} lies outside {file.name!r}, which holds {end} bytes")
-    return Entry(file, start, stop, dtype, shape)
+        rows, _ = read_rows(file)
+        return {name: Entry(file, row.start, row.stop, DTYPES[row.dtype], row.shape) for name, row in rows.items()}
 
 
 def typed(data: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,97 @@
+"""Every public layout of LoRA files: the effect is the one that merging by hand has, and the report says what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import QwenImageTransformer2DModel
+from torch import Tensor
+
+from realchar.engine.blocks import stream_transformer
+from realchar.engine.lora import AdapterSet
+from realchar.engine.weights import WeightSource
+from realchar.lora import examine, target_in
+from tests.lora_files import LAYOUTS, MODULES, write
+from tests.streams import resident
+from tests.tiny import DEMO
+
+FOLDER = DEMO / "transformer"
+TARGET = target_in(FOLDER)
+
+
+def pristine() -> dict[str, Tensor]:
+    source = WeightSource(FOLDER)
+    return {name: source.tensor(name) for name in source.entries}
+
+
+@pytest.fixture(scope="module")
+def in_float32() -> tuple[QwenImageTransformer2DModel, AdapterSet]:
+    transformer, blocks = resident(FOLDER)
+    return transformer, AdapterSet(transformer, blocks)
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.6])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_effect_is_the_one_of_merging_by_hand(
+    tmp_path: Path, in_float32: tuple[QwenImageTransformer2DModel, AdapterSet], layout: str, strength: float
+) -> None:
+    transformer, adapters = in_float32
+    path = tmp_path / "x_100.safetensors"
+    written = write(path, layout)
+    adapters.use([(path, strength)])
+    before = pristine()
+    for name, tensor in transformer.state_dict().items():
+        wanted = before[name].double()
+        if name in written.changes:
+            full = written.changes[name](before[name])
+            wanted = wanted + strength * (full - wanted)
+            assert (wanted - before[name].double()).abs().max() > 1e-3
+        assert torch.allclose(tensor.double(), wanted, rtol=1e-5, atol=2e-6), name
+    adapters.use([])
+    assert all(torch.equal(tensor, before[name].float()) for name, tensor in transformer.state_dict().items())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_streamed_in_bfloat16_it_is_rounded_once(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "x_100.safetensors"
+    written = write(path, layout)
+    transformer, blocks = stream_transformer(FOLDER, torch.device("cpu"), torch.bfloat16, resident=3)
+    AdapterSet(transformer, blocks, torch.device("cpu")).use([(path, 1.0)])
+    before, seen = pristine(), 0
+    for block in blocks.step():
+        i = list(transformer.transformer_blocks).index(block)
+        for name, tensor in block.named_parameters():
+            whole = f"transformer_blocks.{i}.{name}"
+            if whole in written.changes and "_mod." not in name:
+                wanted = written.changes[whole](before[whole])
+                slack = torch.finfo(torch.bfloat16).eps * 0.51 * wanted.abs() + 1e-6
+                assert ((tensor.double() - wanted).abs() <= slack).all(), whole
+                seen += 1
+    assert seen >= 4
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_report_counts_every_module(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "x_100.safetensors"
+    write(path, layout)
+    report = examine(path, TARGET)
+    assert report.action == ("warn" if layout == "kohya, alpha 0" else "accept"), report.reason
+    assert set(MODULES) <= {piece.module for piece in report.pieces} and report.touches_modulation
+    assert report.matched == report.total == len(report.to_json()["modules"]) and report.missed == ()
+    assert report.rank == (None if layout in ("LoKr", "full patch") else 4)
+
+
+def test_several_layouts_add_up(tmp_path: Path, in_float32: tuple[QwenImageTransformer2DModel, AdapterSet]) -> None:
+    transformer, adapters = in_float32
+    layouts = ("kohya", "LoHa", "DoRA, PEFT", "full patch")
+    written = [write(tmp_path / f"{i}.safetensors", layout) for i, layout in enumerate(layouts)]
+    adapters.use([(tmp_path / f"{i}.safetensors", 0.5) for i in range(len(layouts))])
+    before = pristine()
+    for name in (f"{module}.weight" for module in MODULES):
+        wanted = before[name].double()
+        for each in written:
+            wanted = wanted + 0.5 * (each.changes[name](before[name]) - before[name].double())
+        assert torch.allclose(transformer.get_parameter(name).double(), wanted, rtol=1e-5, atol=2e-6), name
+    adapters.use([])
