@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
-from realchar.catalog import get_weights, load_base, newest_weights, scan_weights, trailing_number
-from realchar.errors import ModelError, NotFound
+from realchar.catalog import load_base
+from realchar.errors import ModelError
 from tests.tiny import DEMO, copy_base
 
 
@@ -62,56 +60,6 @@ def test_a_missing_component_is_named(tmp_path: Path) -> None:
     (folder / "vae").rename(tmp_path / "elsewhere")
     with pytest.raises(ModelError, match="lacks vae"):
         load_base(folder)
-
-
-@pytest.mark.parametrize(
-    ("stem", "number"),
-    [("look_v2511_0008500", 8500), ("look_2511_20", 20), ("v3056", 3056), ("plain", None), ("写真_0100_final", 100)],
-)
-def test_the_version_is_the_trailing_number(stem: str, number: int | None) -> None:
-    assert trailing_number(stem) == number
-
-
-def test_versions_are_listed_newest_first_and_bases_are_passed_over(tmp_path: Path) -> None:
-    for name in ("a_0500", "a_10000", "a_2000", "sub/写真 x_9000", "plain", ".hidden_99999"):
-        file = tmp_path / f"{name}.safetensors"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(b"12345678")
-    (tmp_path / "b_7.safetensors.part").write_bytes(b"")
-    copy_base(tmp_path / "demo")
-    assert [w.name for w in scan_weights(tmp_path)] == ["a_10000", "sub/写真 x_9000", "a_2000", "a_0500", "plain"]
-    assert scan_weights(tmp_path / "missing") == []
-
-
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "..\\secret", "sub/../../secret", "", ".", "a_0500/.."])
-def test_names_are_only_looked_up(tmp_path: Path, name: str) -> None:
-    (tmp_path / "secret.safetensors").write_bytes(b"x")
-    weights = tmp_path / "weights2"
-    weights.mkdir()
-    (weights / "a_0500.safetensors").write_bytes(b"x")
-    with pytest.raises(NotFound, match="not in the weights folder"):
-        get_weights(weights, name)
-
-
-def test_a_version_is_found_by_key_file_name_or_unique_stem(tmp_path: Path) -> None:
-    for name in ("one/look_5", "two/look_5", "two/look_6"):
-        file = tmp_path / f"{name}.safetensors"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(b"x")
-    assert get_weights(tmp_path, "two/look_5.safetensors").path == tmp_path / "two" / "look_5.safetensors"
-    assert get_weights(tmp_path, "look_6").name == "two/look_6"
-    with pytest.raises(NotFound):
-        get_weights(tmp_path, "look_5")  # two of them: never guessed
-
-
-def test_the_newest_that_fits_the_base_is_chosen(tmp_path: Path) -> None:
-    base = load_base(DEMO)
-    for name, width in (("demo_0500", base.width), ("demo_0100", base.width), ("real_9000", 3072)):
-        save_file({"m.lora_A.weight": torch.zeros(4, width)}, tmp_path / f"{name}.safetensors")
-    (tmp_path / "broken_99999.safetensors").write_bytes(b"\xff" * 40)
-    newest = newest_weights(tmp_path, base)
-    assert newest is not None and newest.name == "demo_0500"
-    assert newest_weights(tmp_path / "missing", base) is None
 
 
 def test_index_json_is_the_stock_pipelines() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from realchar.catalog import damaged_files, load_base, newest_weights, scan_weights
+from realchar.catalog import damaged_files, load_base
 from realchar.doctor import Report, check_models
 from realchar.engine import still_vae
 from realchar.engine.denoise import Branch
@@ -28,6 +28,7 @@ from realchar.presets import NEGATIVE, PROMPTS
 from realchar.requests import prepare_options
 from realchar.schema import Decoded, EditRequest, LoraRef
 from realchar.settings import Settings
+from realchar.versions import newest_weights, scan_weights
 from tests.tiny import DEMO
 from tools.demo_base import architecture, manifest, pairs, train_transformer, train_vae
 from tools.demo_base.evaluate import detail, psnr, ssim

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from realchar import catalog, doctor, machine
 from realchar.cli import doctor as command
@@ -33,7 +35,13 @@ def make_base(folder: Path) -> Path:
         (folder / name).mkdir(parents=True)
         (folder / name / "config.json").write_text("{}", encoding="utf-8")
     (folder / "model_index.json").write_text(json.dumps({"_class_name": catalog.PIPELINE}), encoding="utf-8")
-    config = {"num_attention_heads": 2, "attention_head_dim": 8}
+    config = {
+        "num_attention_heads": 2,
+        "attention_head_dim": 8,
+        "num_layers": 1,
+        "joint_attention_dim": 8,
+        "in_channels": 4,
+    }
     (folder / "transformer" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "vae" / "config.json").write_text(json.dumps({"base_dim": 8}), encoding="utf-8")
     for name in MODELS:
@@ -269,9 +277,9 @@ def test_models_that_are_there(tmp_path: Path) -> None:
     states = [(finding.key, finding.state) for finding in findings]
     assert states == [("base", "ok"), ("weights", "warn"), ("choice", "ok")]
     assert "1 LoRA version in" in findings[1].text and "none of which fits Small base" in findings[1].text
-    header = b'{"m.lora_A.weight":{"dtype":"F32","shape":[4,16],"data_offsets":[0,256]}}'
-    fitting = len(header).to_bytes(8, "little") + header + bytes(256)
-    (tmp_path / "weights" / "look_v2511_0008500.safetensors").write_bytes(fitting)
+    factors = {"lora_A": torch.ones(4, 8), "lora_B": torch.ones(16, 4)}
+    tensors = {f"txt_in.{side}.weight": factor for side, factor in factors.items()}
+    save_file(tensors, tmp_path / "weights" / "look_v2511_0008500.safetensors")
     weights = doctor.check_models(models, CPU_TORCH)[1]
     assert weights.state == "ok" and "the newest that fits this base is look_v2511_0008500" in weights.text
 

@@ -9,6 +9,7 @@ import torch
 from diffusers import QwenImageTransformer2DModel
 from torch import Tensor
 
+from realchar.bench.peaks import own_ram_bytes
 from realchar.engine.blocks import stream_transformer
 from realchar.engine.lora import AdapterSet
 from realchar.engine.weights import WeightSource
@@ -95,3 +96,37 @@ def test_several_layouts_add_up(tmp_path: Path, in_float32: tuple[QwenImageTrans
             wanted = wanted + 0.5 * (each.changes[name](before[name]) - before[name].double())
         assert torch.allclose(transformer.get_parameter(name).double(), wanted, rtol=1e-5, atol=2e-6), name
     adapters.use([])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [0, 3, None], ids=["streamed", "three resident", "resident"])
+def test_two_hundred_switches_leave_no_trace(tmp_path: Path, kept: int | None) -> None:
+    """Weights equal the pristine ones to the bit after the last is removed, and memory does not grow."""
+    layouts = list(LAYOUTS)
+    for i, layout in enumerate(layouts):
+        write(tmp_path / f"{i}.safetensors", layout)
+    if kept is None:
+        transformer, blocks = resident(FOLDER, torch.bfloat16)
+    else:
+        transformer, blocks = stream_transformer(FOLDER, torch.device("cpu"), torch.bfloat16, resident=kept)
+    adapters = AdapterSet(transformer, blocks, torch.device("cpu"))
+    before, after = [], []
+    for seen, first in ((before, True), (after, False)):
+        if not first:
+            for i in range(200):
+                versions = [
+                    (tmp_path / f"{(i + k) % len(layouts)}.safetensors", 0.3 + i % 7 / 5) for k in range(1 + i % 3)
+                ]
+                adapters.use(versions)
+                if i % 10 == 0:
+                    for _ in blocks.step():
+                        pass
+                if i == 50:
+                    settled = own_ram_bytes()
+            adapters.use([])
+        for block in blocks.step():
+            seen.append([parameter.clone() for _, parameter in sorted(block.named_parameters()) if parameter.numel()])
+    assert len(before) == len(after) == 8
+    assert all(torch.equal(x, y) for old, new in zip(before, after, strict=True) for x, y in zip(old, new, strict=True))
+    grown = own_ram_bytes()
+    assert settled is not None and grown is not None and grown < 1.03 * settled

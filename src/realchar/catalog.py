@@ -1,19 +1,18 @@
-"""What lies on this disk: the base (a diffusers folder) and the LoRA versions under `weights/`. Reads headers only."""
+"""The base on this disk, a diffusers folder, and whether files are what they should be. Reads headers only."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from realchar.errors import ModelError, NotFound
-from realchar.headers import MODELS, data_end, read_header
+from realchar.errors import ModelError
+from realchar.headers import MODELS
+from realchar.lora.target import target_of
 
 COMPONENTS = (*MODELS, "tokenizer", "processor", "scheduler")
 PIPELINE = "QwenImageEditPlusPipeline"
@@ -37,17 +36,6 @@ class BaseInfo:
     fingerprint: str  # of configs and file sizes: names the base in a result without reading 50 GB
     # Rows of R, G, B for each latent channel and a one; where there is none, it is fitted on each job.
     preview: tuple[tuple[float, float, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class WeightsInfo:
-    """A LoRA version. `name` is the key of the listing; `version` its training steps, from the trailing number."""
-
-    name: str
-    title: str
-    version: int | None
-    bytes: int
-    path: Path
 
 
 def load_base(folder: Path | str) -> BaseInfo:
@@ -76,7 +64,7 @@ def load_base(folder: Path | str) -> BaseInfo:
     own = _read_json(path / "realchar.json", path) if (path / "realchar.json").exists() else {}
     files = sorted(file for name in COMPONENTS for file in (path / name).iterdir() if file.is_file())
     try:
-        width, vae_width = int(config["num_attention_heads"]) * int(config["attention_head_dim"]), int(vae["base_dim"])
+        width, vae_width = target_of(config).width, int(vae["base_dim"])
         preview = tuple((float(r), float(g), float(b)) for r, g, b in own.get("preview", ()))
         work_edge = int(own["work_edge"]) if "work_edge" in own else None
         long_edge, native_area = int(own.get("long_edge", 1024)), int(own.get("native_area", 1024 * 1024))
@@ -131,70 +119,6 @@ def _fingerprint(base: Path, files: list[Path]) -> str:
                 handle.seek(-min(4096, file.stat().st_size), os.SEEK_END)
                 digest.update(handle.read(4096))
     return digest.hexdigest()[:16]
-
-
-def scan_weights(folder: Path) -> list[WeightsInfo]:
-    """List the LoRA files in `folder` and below, the highest version first; base folders in it are passed over."""
-    found = [
-        WeightsInfo(
-            name=file.relative_to(folder).with_suffix("").as_posix(),
-            title=file.stem,
-            version=trailing_number(file.stem),
-            bytes=file.stat().st_size,
-            path=file,
-        )
-        for file in _lora_files(folder)
-    ]
-    return sorted(found, key=lambda info: (-1 if info.version is None else info.version, info.name), reverse=True)
-
-
-def _lora_files(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        if "model_index.json" in names:
-            folders.clear()
-            continue
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            file = Path(parent, name)
-            if name.endswith(".safetensors") and not name.startswith(".") and file.is_file():
-                yield file
-
-
-def trailing_number(stem: str) -> int | None:
-    """Return the training steps in a file name: its last group of digits (`…_v2511_0008500` → 8500)."""
-    match = re.search(r"(\d+)\D*$", stem)
-    return int(match.group(1)) if match else None
-
-
-def get_weights(folder: Path, name: str) -> WeightsInfo:
-    """Look `name` up in the listing, by its key or by its file name; never as a path."""
-    listing = scan_weights(folder)
-    wanted = name.removesuffix(".safetensors")
-    for info in listing:
-        if info.name == wanted:
-            return info
-    same = [info for info in listing if info.title == wanted]
-    if len(same) == 1:
-        return same[0]
-    known = ", ".join(info.name for info in listing[:5]) or "none"
-    raise NotFound(
-        "weights_unknown", f"LoRA version {name!r} is not in the weights folder (there: {known}).", name=name
-    )
-
-
-def newest_weights(folder: Path, base: BaseInfo) -> WeightsInfo | None:
-    """Return the newest version whose factors have the width of this base's transformer; None where none has."""
-    return next((info for info in scan_weights(folder) if base.width in _factor_widths(info.path)), None)
-
-
-def _factor_widths(path: Path) -> set[int]:
-    """Return the last dimensions of the tensors in a safetensors header; nothing for a file that can't be read whole."""
-    try:
-        header, begin = read_header(path)
-        whole = data_end(header, begin) <= path.stat().st_size  # less: a download that is not done
-        return {entry["shape"][-1] for entry in header.values() if entry["shape"]} if whole else set()
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return set()
 
 
 def file_sha256(path: Path) -> str:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from PIL.Image import Image
 
-from realchar.catalog import file_sha256, get_weights
+from realchar.catalog import file_sha256
 from realchar.images import PrepareOptions, prepare
 from realchar.results import parameters, save, stamped
 from realchar.schema import EditRequest, Prepared, Saved, Stage
+from realchar.versions import get_weights
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine

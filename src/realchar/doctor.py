@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from realchar import catalog, machine
+from realchar import catalog, machine, versions
 from realchar.choice import Finding, State, check_attention, check_choice
 from realchar.errors import ModelError, RealCharError
 from realchar.headers import check_headers
@@ -294,12 +294,17 @@ def check_models(settings: Settings, torch: Report) -> list[Finding]:
 
 def check_weights(settings: Settings, base: catalog.BaseInfo) -> Finding:
     """Say how many LoRA versions there are, and which one fits this base."""
-    num = len(catalog.scan_weights(settings.weights))
-    there = f"{num} LoRA version{'s' * (num != 1)} in {str(settings.weights)!r}"
-    newest = catalog.newest_weights(settings.weights, base)
-    if newest is not None:
-        return Finding("weights", "ok", f"{there}; the newest that fits this base is {newest.name}.")
-    if num:
-        remedy = "Choose versions made for it, or give their base with --base."
+    target = versions.target_of_base(base)
+    listing = versions.scan_weights(settings.weights)
+    fits = [info for info in listing if versions.report_of(info, target).action != "reject"]
+    there = f"{len(listing)} LoRA version{'s' * (len(listing) != 1)} in {str(settings.weights)!r}"
+    if fits:
+        rest = len(listing) - len(fits)
+        others = f" {rest} of them can't be used here: 'realchar weights list' says why." if rest else ""
+        return Finding("weights", "ok", f"{there}; the newest that fits this base is {fits[0].name}.{others}")
+    if listing:
+        remedy = (
+            "Choose versions made for it ('realchar weights list' says what these are), or give their base with --base."
+        )
         return Finding("weights", "warn", f"{there}, none of which fits {base.title}.", remedy)
     return Finding("weights", "ok", f"{there}; the base is used alone.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from realchar.catalog import BaseInfo, get_weights
+from realchar.catalog import BaseInfo
 from realchar.errors import InvalidInput, too_many_blocks
 from realchar.headers import read_parts
 from realchar.images import PrepareOptions
@@ -15,6 +15,7 @@ from realchar.machine import has_card
 from realchar.presets import MAX_CFG, MAX_STEPS, get_preset
 from realchar.schema import EditRequest, SizePolicy
 from realchar.settings import MOST_VRAM, Offload, Settings, Strategy
+from realchar.versions import get_weights
 
 MAX_SEED = 2**32 - 1
 RANDOM_SEED = -1

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from realchar.catalog import get_weights, load_base
+from realchar.catalog import load_base
 from realchar.convert import conversion
 from realchar.errors import NotFound
 from realchar.requests import prepare_options, with_choices
 from realchar.schema import Job, Saved, Stage
 from realchar.settings import Settings
+from realchar.versions import get_weights
 
 if TYPE_CHECKING:
     from realchar.engine.families.base import ModelFamily

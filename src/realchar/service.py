@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from realchar.catalog import BaseInfo, WeightsInfo, load_base, newest_weights, scan_weights
+from realchar.catalog import BaseInfo, load_base
 from realchar.engine.memory import least_bytes
 from realchar.errors import InvalidInput, JobError, NotFound, storage_error
 from realchar.images import prepare
@@ -23,6 +23,7 @@ from realchar.requests import check_choices, check_text, check_values, checked, 
 from realchar.results import read_request, save
 from realchar.schema import EditRequest, Job, SizePolicy
 from realchar.settings import Settings
+from realchar.versions import WeightsInfo, newest_weights, scan_weights
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from diffusers import AutoencoderKLQwenImage, QwenImageTransformer2DModel
 from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCausalConv3d
 from torch import nn
 
-from realchar.catalog import trailing_number
 from realchar.engine import still_vae
+from realchar.versions import trailing_number
 from tools.demo_base import architecture, build, latents, lessons, pairs, prepared, texture, train_lora, train_vae
 from tools.demo_base.train_transformer import Trainer, initialise, train
 from tools.demo_base.validate import Validation

@@ -1,4 +1,4 @@
-"""The command line: `realchar convert | batch | inspect | ui | doctor | bench`. Exit codes: 0 done, 1 failed, 2 input refused."""
+"""The command line: `realchar convert | batch | inspect | weights | ui | doctor | bench`. Exit codes: 0 done, 1 failed, 2 input refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 from realchar import __version__
-from realchar.cli import batch, bench, convert, doctor, inspect, ui
+from realchar.cli import batch, bench, convert, doctor, inspect, ui, weights
 from realchar.errors import RealCharError
 
-COMMANDS = (convert, batch, inspect, ui, doctor, bench)
+COMMANDS = (convert, batch, inspect, weights, ui, doctor, bench)
 
 
 def build_parser() -> argparse.ArgumentParser:

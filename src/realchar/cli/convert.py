@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realchar.catalog import BaseInfo, load_base, newest_weights
+from realchar.catalog import BaseInfo, load_base
 from realchar.cli.names import path_argument
 from realchar.convert import conversion
 from realchar.errors import InvalidInput
@@ -35,6 +35,7 @@ from realchar.schema import (
     event_json,
 )
 from realchar.settings import Attention, Log, Offload, Precision, Settings, Strategy
+from realchar.versions import newest_weights
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from realchar.cli.names import path_argument, printable
+from realchar.cli.names import path_argument, printable, say
 from realchar.errors import InvalidInput
 from realchar.images import NATIVE_AREA, PrepareOptions, prepare, rejection
 
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         report = prepared.report
         if args.save is not None:
             _save(prepared.picture, args.save)
-    _print(json.dumps(report, indent=2) if args.json else "\n".join(_lines(args.input, report)))
+    say(json.dumps(report, indent=2) if args.json else "\n".join(_lines(args.input, report)))
     return ACCEPTED if report["action"] == "accept" else REFUSED
 
 
@@ -80,9 +79,3 @@ def _lines(source: Path, report: dict[str, Any]) -> list[str]:
         f"  {width}×{height} ({kind}) → {new_width}×{new_height} (RGB)",
         *(f"  {note['text']}" for note in report["notes"] if note["code"] != "resize"),
     ]
-
-
-def _print(text: str) -> None:
-    # a Windows console may lack characters of a file name, or the arrow: that is no reason to fail
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 
@@ -16,3 +17,9 @@ def path_argument(text: str) -> Path:
 def printable(name: str) -> str:
     """Return a name on one line, without what would move the cursor."""
     return "".join(c if c.isprintable() else "?" for c in name)
+
+
+def say(text: str) -> None:
+    """Print what a console may lack characters for: a file name, or an arrow, is no reason to fail."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))

@@ -18,7 +18,7 @@ MODELS = (
     ("HiDream", r"(?:double|single)_stream_blocks"),
     ("AuraFlow", r"joint_transformer_blocks|double_layers_\d+_"),
     ("Stable Diffusion 3", r"joint_blocks_|transformer_blocks_\d+_(?:ff_context|norm1_context)"),
-    ("Wan", r"(?:^|_)blocks_\d+_(?:self_attn|cross_attn|ffn|attn[12])_"),
+    ("Wan", r"(?:^|(?<!transformer)_)blocks_\d+_(?:self_attn|cross_attn|ffn|attn[12])_"),
     ("Z-Image or Lumina", r"(?:^|_)(?:layers|noise_refiner|context_refiner)_\d+_(?:attention|feed_forward|adaLN)"),
     ("Cosmos", r"(?:^|_)blocks_\d+_(?:adaln_modulation|mlp_layer)"),
     ("LTX-Video, PixArt or CogVideoX", r"transformer_blocks_\d+_(?:attn1|attn2|ff)_"),

@@ -28,9 +28,9 @@ def concerns_modulation(name: str) -> bool:
     return name.startswith(TIME_EMBEDDER) or any(part in name for part in MODULATIONS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Target:
-    """A transformer's parameters: shapes by name."""
+    """A transformer's parameters: shapes by name. One object for each, so that it can be a key."""
 
     parameters: Mapping[str, Shape]
     width: int

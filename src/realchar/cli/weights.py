@@ -1,0 +1,170 @@
+"""`realchar weights`: list the LoRA versions, or check one file: which layout it has, and what it adds to which base."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from realchar.catalog import file_sha256, load_base
+from realchar.cli.names import path_argument, printable, say
+from realchar.errors import InvalidInput
+from realchar.lora import Report, Target, target_in
+from realchar.settings import Settings
+from realchar.versions import (
+    WeightsInfo,
+    get_weights,
+    info_of,
+    newest_of,
+    picture_beside,
+    read_recommendations,
+    recommendation_for,
+    report_of,
+    scan_weights,
+    steps_of,
+    unread_files,
+)
+
+EXIT_CODES = {"accept": 0, "warn": 1, "reject": 2}
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "weights",
+        help="list the LoRA versions, or check a LoRA file",
+        description="Say what LoRA files are: their layout, whether they fit the base, and what they add to it.",
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = commands.add_parser(
+        "list", help="list the versions in the weights folder", description="List the versions, the newest first."
+    )
+    check = commands.add_parser(
+        "check",
+        help="check a LoRA file, all of its numbers too",
+        description="Check a file against the base. Exit code 0: it fits, 1: it fits with a warning, 2: it is refused.",
+    )
+    check.add_argument("file", metavar="FILE", type=path_argument, help="a file, or the name of a version in the list")
+    for command in (listing, check):
+        command.add_argument("--base", metavar="FOLDER", help="the base to check against; default: the app's own")
+        command.add_argument("--folder", metavar="FOLDER", type=path_argument, help="the weights folder")
+        command.add_argument(
+            "--width", metavar="N", type=_count, help="check against a transformer of this width instead of the base's"
+        )
+        command.add_argument("--blocks", metavar="N", type=_count, help="and of this many blocks")
+        command.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    listing.set_defaults(run=run_list)
+    check.set_defaults(run=run_check)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 0 < int(text[:9]) < 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 99999")
+    return int(text)
+
+
+def _against(args: argparse.Namespace) -> tuple[Target, Path]:
+    """Return the transformer to check against, and the weights folder."""
+    settings = Settings.load(base=args.base, weights=args.folder)
+    base = load_base(settings.base)
+    return target_in(base.path / "transformer", args.width, args.blocks), settings.weights
+
+
+def run_list(args: argparse.Namespace) -> int:
+    target, folder = _against(args)
+    infos = scan_weights(folder)
+    table = read_recommendations(folder)
+    newest = newest_of(infos, target)
+    rows = [
+        {
+            **_facts(info, report_of(info, target)),
+            "newest": info is newest,
+            "recommendation": recommendation_for(info.version, table),
+        }
+        for info in infos
+    ]
+    if args.json:
+        say(json.dumps(rows, indent=2))
+        return 0
+    for row in rows:
+        say(_line(row))
+    for file in unread_files(folder):
+        say(f"✕ {printable(file)}  never opened: only .safetensors can be used")
+    if not rows:
+        say(f"No LoRA versions in {str(folder)!r}; put .safetensors files there.")
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    target, folder = _against(args)
+    info = info_of(args.file) if args.file.exists() else get_weights(folder, str(args.file))
+    if info is None or not info.path.is_file():
+        raise InvalidInput("file", f"{str(args.file)!r} is no file; give a .safetensors file.", value=str(args.file))
+    report = report_of(info, target, look=True)
+    facts = {**report.to_json(), **_facts(info, report), "sha256": file_sha256(info.path)}
+    if args.json:
+        say(json.dumps(facts, indent=2))
+    else:
+        say("\n".join(_lines(facts, report)))
+    return EXIT_CODES[report.action]
+
+
+def _facts(info: WeightsInfo, report: Report) -> dict[str, Any]:
+    picture = picture_beside(info)
+    return {
+        "name": info.name,
+        "version": info.version,
+        "steps": steps_of(info, report),
+        "bytes": info.bytes,
+        "action": report.action,
+        "format": report.format,
+        "reason": report.reason,
+        "matched": report.matched,
+        "total": report.total,
+        "rank": report.rank,
+        "touches_modulation": report.touches_modulation,
+        "picture": picture.name if picture else None,
+        "metadata": dict(report.metadata),
+    }
+
+
+_MARKS = {"accept": "✔", "warn": "⚠", "reject": "✕"}
+
+
+def _line(row: dict[str, Any]) -> str:
+    parts = [f"{_MARKS[row['action']]} {printable(row['name'])}", _size(row["bytes"])]
+    if row["action"] == "reject":
+        return "  ".join([*parts, printable(row["reason"])])
+    parts.append(f"{row['matched']}/{row['total']} modules")
+    parts += [f"rank {row['rank']}"] if row["rank"] else []
+    parts += ["newest"] if row["newest"] else []
+    parts += [row["recommendation"]] if row["recommendation"] else []
+    parts += [printable(row["reason"])] if row["action"] == "warn" else []
+    return "  ".join(parts)
+
+
+def _lines(facts: dict[str, Any], report: Report) -> list[str]:
+    words = {"accept": "fits", "warn": "fits, with a warning", "reject": "refused"}
+    lines = [f"{printable(facts['name'])}: {words[report.action]}", f"  {printable(report.reason)}"]
+    if report.action != "reject":
+        scales = sorted({piece.scale for piece in report.pieces})
+        shown = ", ".join(f"{scale:g}" for scale in scales[:4]) + ("…" if len(scales) > 4 else "")
+        lines += [
+            f"  layout: {report.format}",
+            f"  modules: {report.matched} of {report.total}, rank {report.rank or 'none'}, scale {shown}",
+            f"  steps: {facts['steps'] if facts['steps'] is not None else 'unknown'}, {_size(facts['bytes'])}",
+        ]
+        lines += (
+            ["  changes the modulation: its table is made anew after a switch"] if report.touches_modulation else []
+        )
+        lines += [f"  {note}" for note in report.notes]
+        lines += [f"  left out: {printable(name[:100])}" for name in report.missed[:8]]
+        lines += [f"  … and {len(report.missed) - 8} more" for _ in report.missed[8:9]]
+        lines += [f"  {key}: {printable(value)}" for key, value in report.metadata.items()]
+    return [*lines, f"  sha256 {facts['sha256']}"]
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 1e5:
+        return f"{num_bytes / 1e3:.1f} kB"
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
