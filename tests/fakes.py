@@ -7,15 +7,16 @@ import secrets
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageFilter, UnidentifiedImageError
 
-from realchar.errors import InvalidInput, NotFound
+from realchar.errors import InvalidInput, JobError, NotFound
 from realchar.requests import with_choices
-from realchar.schema import EditRequest, Job, JobState, SizePolicy
+from realchar.schema import EditRequest, Job, JobState, LoraRef, SizePolicy
 from realchar.service import EventRow, Media
 from realchar.settings import MOST_VRAM, Offload, Settings
 
@@ -31,12 +32,11 @@ class Base:
     weight_bytes: int = 30_000_000
 
 
-@dataclass(frozen=True)
-class Weights:
-    name: str
-    title: str
-    version: int | None
-    bytes: int = 1_000_000
+def fake_version(name: str, title: str, version: int | None, **facts: Any) -> dict[str, Any]:
+    """Return a version as the service lists it."""
+    known = {"name": name, "title": title, "version": version, "steps": version, "bytes": 1_000_000, "action": "accept"}
+    known |= {"reason": f"LoRA {title!r} fits.", "format": "PEFT", "matched": 840, "total": 840, "rank": 32}
+    return {**known, "touches_modulation": False, "recommendation": "", "picture": False, "metadata": {}, **facts}
 
 
 class FakeService:
@@ -47,7 +47,9 @@ class FakeService:
         self.memory = {"memory": "gpu" if card_gb else "ram", "used_gb": 3.1, "total_gb": card_gb or 24.0}
         self.step_s, self.load_s = step_s, load_s
         settings.files.mkdir(parents=True, exist_ok=True)
-        self.listing = [Weights(f"AnythingtoRealCharacters2511_{n:07d}", f"v{n}", n) for n in (8500, 3056, 500)]
+        self.listing = [fake_version(f"AnythingtoRealCharacters2511_{n:07d}", f"v{n}", n) for n in (8500, 3056, 500)]
+        self.default: dict[str, Any] | None = None  # none of these was made for a demo base
+        self._switches: dict[str, list[dict[str, Any]]] = {}
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
         self._jobs: dict[str, Job] = {}
@@ -75,11 +77,29 @@ class FakeService:
     def base(self) -> Base:
         return Base()
 
-    def weights(self) -> list[Weights]:
-        return list(self.listing)
+    def versions(self) -> list[dict[str, Any]]:
+        return [{**row, "default": row is self.default} for row in self.listing]
 
-    def newest_weights(self) -> Weights | None:
-        return None  # none of the listed ones was made for a demo base
+    def look_at_version(self, name: str) -> dict[str, Any]:
+        found = next((row for row in self.versions() if row["name"] == name), None)
+        if found is None:
+            raise NotFound("weights_unknown", f"LoRA version {name!r} is not in the weights folder.", name=name)
+        return {**found, "modules": {}}
+
+    def version_picture(self, name: str) -> bytes:
+        self.look_at_version(name)
+        buffer = io.BytesIO()
+        Image.new("RGB", (64, 64), "teal").save(buffer, "WEBP")
+        return buffer.getvalue()
+
+    def switch(self, owner: str, job: str, loras: Sequence[LoraRef]) -> Job:
+        with self._lock:
+            if self.get(owner, job).state != "running":
+                raise JobError("job_ended", "This job has ended, so its version can't be switched; convert again.")
+            for ref in loras:
+                self.look_at_version(ref.name)
+            self._switches[job] = [asdict(ref) for ref in loras]
+            return self._jobs[job]
 
     # ---- uploads and files
 
@@ -281,6 +301,11 @@ class FakeService:
             if self._jobs[job.id].cancelling or self._stopping:
                 self._set(job, JobState.CANCELLED, finished=time.time(), cancelling=False)
                 return
+            asked = self._switches.pop(job.id, None)
+            if asked is not None:
+                loras = tuple(LoraRef(**ref) for ref in asked)
+                job = self._jobs[job.id] = replace(self._jobs[job.id], request=replace(job.request, loras=loras))
+                self._say(job, "in_effect", {"loras": asked, "seconds": 0.21, "step": i})
             step = {"i": i, "n": n, "elapsed_s": i * self.step_s, "eta_s": (n - i) * self.step_s}
             self._say(job, "step", step, self._preview(before, i / n))
             self._say(job, "memory", {**self.memory, "used_gb": 3 + i / n})

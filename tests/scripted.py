@@ -27,7 +27,8 @@ class ScriptedRunner:
             raise self.load_error
         return {"base": "scripted", "demo": True, "device": "none"}
 
-    def work(self, job: Job, source: Path, targets: dict[str, Path]) -> Work[None]:
+    def work(self, job: Job, source: Path, targets: dict[str, Path], switch: Any = None) -> Work[None]:
+        self.switch = switch
         yield from self.script(job, source, targets)
 
     def joins(self, job: Job) -> bool:

@@ -23,7 +23,7 @@ from realchar.api.events import BACKLOG, Hub, Watcher
 from realchar.errors import InvalidInput, StorageError
 from realchar.service import EventRow
 from realchar.settings import Settings
-from tests.fakes import FakeService, Weights
+from tests.fakes import FakeService, fake_version
 from ui.gate import Gate
 
 
@@ -137,7 +137,7 @@ def leftovers(service: FakeService) -> list[Path]:
 
 
 def test_job_from_submit_to_download(client: TestClient, service: FakeService) -> None:
-    job = submit(client, cfg=5.5, seed=7, loras=[{"name": service.listing[0].name, "strength": 0.8}])
+    job = submit(client, cfg=5.5, seed=7, loras=[{"name": service.listing[0]["name"], "strength": 0.8}])
     assert job["state"] in ("queued", "running") and "owner" not in job
     assert job["request"]["cfg"] == 5.5 and job["request"]["loras"][0]["strength"] == 0.8
     done = wait(client, job)
@@ -288,7 +288,7 @@ def test_unexpected_error_is_a_sentence_with_a_reference(
     def broken() -> Any:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(service, "weights", broken)
+    monkeypatch.setattr(service, "versions", broken)
     answer = client.get("/api/weights")
     assert (answer.status_code, answer.json()["code"]) == (500, "unknown")
     assert "secret" not in answer.text
@@ -394,6 +394,40 @@ def test_weights_stats_health(client: TestClient) -> None:
     assert stats["memory"]["memory"] == "ram" and "state" in stats["engine"]
     assert client.get("/healthz").json() == {"ok": True, "ready": True}
     assert client.head("/healthz").status_code == 200
+
+
+def test_a_version_is_looked_at_by_its_name(client: TestClient) -> None:
+    name = client.get("/api/weights").json()[0]["name"]
+    assert client.get("/api/weights/check", params={"name": name}).json()["matched"] == 840
+    picture = client.get("/api/weights/picture", params={"name": name})
+    assert picture.headers["content-type"] == "image/webp" and picture.content[8:12] == b"WEBP"
+    for address in ("/api/weights/check", "/api/weights/picture"):
+        for wrong in ("../secret", "nothing", f"{name}\0"):
+            answer = client.get(address, params={"name": wrong})
+            assert (answer.status_code, answer.json()["code"]) == (404, "weights_unknown")
+        assert client.get(address).status_code == 422
+
+
+def test_a_running_job_is_switched_by_its_owner_only(client: TestClient, service: FakeService) -> None:
+    service.step_s = 0.05
+    settings = {"upload": put(client)["id"], "steps": 40, "prompt": "Photo."}
+    job = client.post("/api/jobs", json=settings).json()
+    wait(client, job, "running")
+    address, body = f"/api/jobs/{job['id']}/weights", {"loras": [{"name": service.listing[1]["name"], "strength": 0.5}]}
+    assert browser(service).post(address, json=body).status_code == 404
+    assert client.post(address, json=body).status_code == 200
+    deadline = time.monotonic() + 10
+    while client.get(f"/api/jobs/{job['id']}").json()["request"]["loras"] != body["loras"]:
+        assert time.monotonic() < deadline
+    rows = service.events(service._jobs[job["id"]].owner, 0)
+    assert [row.payload["loras"] for row in rows if row.kind == "in_effect"] == [body["loras"]]
+    wrong: list[tuple[Any, int]] = [({"loras": [{"name": "../x"}]}, 404), ({"loras": "all"}, 422), ({}, 422)]
+    for sent, status in wrong:
+        assert client.post(address, json=sent).status_code == status
+    client.post(f"/api/jobs/{job['id']}/cancel")
+    wait(client, job, "cancelled")
+    ended = client.post(address, json=body)
+    assert (ended.status_code, ended.json()["code"]) == (409, "job_ended")
 
 
 # ---- the live line
@@ -549,7 +583,7 @@ def test_new_weights_and_positions_are_told(service: FakeService, monkeypatch: p
             async for text in stream:
                 kinds.append(text.split("event: ")[-1].split("\n")[0])
                 if kinds[-1] == "stats" and kinds.count("stats") == 2:  # the first look only remembers the listing
-                    service.listing.insert(0, Weights("new_0009000", "new", 9000))
+                    service.listing.insert(0, fake_version("new_0009000", "new", 9000))
                 if kinds[-1] == "weights":
                     assert "new_0009000" in text
                     break

@@ -121,7 +121,7 @@ def job_of(request: EditRequest) -> Job:
 def run(runner: EngineRunner, request: EditRequest, folder: Path) -> tuple[list[Event], np.ndarray[Any, Any]]:
     painting(96, 64).save(folder / "a.png")
     job = job_of(request)
-    left = [(Task(job, {}), partial(runner.work, job, folder / "a.png", {"clean": folder / "out.png"}))]
+    left = [(Task(job, {}), partial(runner.work, job, folder / "a.png", {"clean": folder / "out.png"}, lambda: None))]
     events: list[Event] = []
     for _, event in runner.loop(lambda: left.pop() if left else None).run():
         if not isinstance(event, Ended):

@@ -41,7 +41,9 @@ class Echo:
         self.loads += 1
         return self
 
-    def work(self, request: EditRequest, picture: Image.Image, box: Box, loras: list[Path]) -> Work[Decoded]:
+    def work(
+        self, request: EditRequest, picture: Image.Image, box: Box, loras: list[Path], _switch: object
+    ) -> Work[Decoded]:
         self.runs += 1
         run = self.runs
         for _ in range(self.steps):

@@ -132,12 +132,12 @@ def test_files_that_are_no_pictures_carry_no_settings(tmp_path: Path) -> None:
 
 
 def test_the_stamp_names_the_version() -> None:
-    text = stamp_text(REQUEST, version_label(REQUEST, FACTS["loras"]), (1024, 576))
+    text = stamp_text(REQUEST, version_label(FACTS["loras"]), (1024, 576))
     assert text == "v3056 | CFG=5.0 | Steps=30 | 1024x576"
-    assert version_label(EditRequest(prompt="p"), []) == "base"
+    assert version_label([]) == "base"
     unnumbered = [{"name": "写真", "version": None, "sha256": "12345678" + "0" * 56}]
-    assert version_label(REQUEST, unnumbered) == "12345678"
-    assert version_label(REQUEST, FACTS["loras"] * 2) == "v3056+1"
+    assert version_label(unnumbered) == "12345678"
+    assert version_label(FACTS["loras"] * 2) == "v3056+1"
 
 
 @pytest.mark.parametrize("colour", ["white", "black", "gray", "red"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import time
@@ -13,13 +14,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from safetensors.torch import save_file
 
-from realchar.errors import InvalidInput, JobError, NotFound, StorageError
+from realchar.errors import InvalidInput, JobError, ModelError, NotFound, StorageError
 from realchar.jobs.cleaning import clean
 from realchar.results import parameters, save
 from realchar.schema import EditRequest, LoraRef
 from realchar.service import Service
 from realchar.settings import Settings
+from tests.lora_files import write
 
 REQUEST = EditRequest(prompt="p", seed=5)
 
@@ -145,7 +148,7 @@ def test_impossible_requests_are_refused(service: Service, tmp_path: Path, chang
 
 
 def test_lora_names_are_resolved_or_refused(service: Service, tmp_path: Path) -> None:
-    (service.settings.weights / "look_9.safetensors").write_bytes(b"x")
+    write(service.settings.weights / "look_9.safetensors", "kohya")
     card = upload(service, tmp_path)
     job = service.submit("ann", card, replace(REQUEST, loras=(LoraRef("look_9.safetensors", 0.5),)))
     assert job.request.loras == (LoraRef("look_9", 0.5),)
@@ -153,6 +156,59 @@ def test_lora_names_are_resolved_or_refused(service: Service, tmp_path: Path) ->
         service.submit("ann", card, replace(REQUEST, loras=(LoraRef("look_8"),)))
     with pytest.raises(InvalidInput, match="Strength"):
         service.submit("ann", card, replace(REQUEST, loras=(LoraRef("look_9", 3.0),)))
+
+
+def test_a_version_that_cant_be_used_is_told_before_a_job_is_spent_on_it(service: Service, tmp_path: Path) -> None:
+    folder, card = service.settings.weights, upload(service, tmp_path)
+    written = write(folder / "good_7.safetensors", "kohya")
+    key = next(iter(written.tensors))
+    for name, tensors, sentence in (
+        ("nan_9", written.tensors | {key: written.tensors[key] * float("nan")}, "no numbers"),
+        ("flux_8", {"double_blocks.0.img_attn.qkv.lora_A.weight": written.tensors[key]}, "made for Flux"),
+    ):
+        save_file({k: t.clone() for k, t in tensors.items()}, folder / f"{name}.safetensors")
+        with pytest.raises(ModelError, match=sentence):
+            service.submit("ann", card, replace(REQUEST, loras=(LoraRef(name),)))
+    assert service.jobs("ann") == []
+    rows = {row["name"]: row for row in service.versions()}
+    # What was found when a file was looked at whole is known to the listing, too.
+    assert [(name, row["action"], row["default"]) for name, row in rows.items()] == [
+        ("nan_9", "reject", False),
+        ("flux_8", "reject", False),
+        ("good_7", "accept", True),
+    ]
+    assert service.look_at_version("nan_9")["action"] == "reject"
+    assert str(folder) not in json.dumps(service.versions())
+
+
+def test_the_picture_beside_a_version_is_shown_small(service: Service) -> None:
+    folder = service.settings.weights
+    write(folder / "good_7.safetensors", "kohya")
+    with pytest.raises(NotFound, match="No picture lies beside"):
+        service.version_picture("good_7")
+    Image.new("RGB", (900, 300), "teal").save(folder / "good_7.png")
+    with Image.open(io.BytesIO(service.version_picture("good_7"))) as picture:
+        assert (picture.format, picture.size) == ("WEBP", (256, 85))
+    (folder / "good_7.png").write_bytes(b"<svg>")
+    with pytest.raises(InvalidInput):
+        service.version_picture("good_7")
+
+
+def test_only_a_job_that_has_not_ended_is_switched(service: Service, tmp_path: Path) -> None:
+    write(service.settings.weights / "look_9.safetensors", "kohya")
+    job = service.submit("ann", upload(service, tmp_path), REQUEST)
+    assert service.switch("ann", job.id, [LoraRef("look_9.safetensors", 0.5)]).request.loras == (
+        LoraRef("look_9", 0.5),
+    )
+    with pytest.raises(NotFound):
+        service.switch("bob", job.id, [])
+    with pytest.raises(NotFound, match="not in the weights folder"):
+        service.switch("ann", job.id, [LoraRef("../x")])
+    with pytest.raises(InvalidInput, match="Strength"):
+        service.switch("ann", job.id, [LoraRef("look_9", 9.0)])
+    service.cancel("ann", job.id)
+    with pytest.raises(JobError, match="has ended"):
+        service.switch("ann", job.id, [])
 
 
 def test_a_full_queue_is_told(tmp_path: Path) -> None:

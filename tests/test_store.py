@@ -11,7 +11,7 @@ import pytest
 from realchar.errors import StorageError
 from realchar.jobs.rows import UploadRow
 from realchar.jobs.store import JobStore
-from realchar.schema import EditRequest, Job, JobState
+from realchar.schema import EditRequest, Job, JobState, LoraRef
 
 REQUEST = EditRequest(prompt="p", seed=1)
 
@@ -250,8 +250,27 @@ def test_reopening_keeps_everything_and_migrates_once(tmp_path: Path) -> None:
     assert second.find(job.id) is not None
     second.close()
     db = sqlite3.connect(path)
-    assert db.execute("SELECT count(*), count(DISTINCT name) FROM migrations").fetchone() == (3, 3)
+    assert db.execute("SELECT count(*), count(DISTINCT name) FROM migrations").fetchone() == (4, 4)
     db.close()
+
+
+def test_a_running_job_is_told_once_of_other_versions(store: JobStore) -> None:
+    job, others = submit(store), [LoraRef("b_2", 0.5)]
+    assert store.switch(job.id, "ann", others) and not store.switch(job.id, "bob", others)
+    claimed = store.claim("w1")
+    assert claimed is not None and claimed.request.loras == tuple(others)  # it was waiting: it begins with them
+    assert store.take_switch(claimed, "w1") is None
+    assert store.switch(job.id, "ann", [LoraRef("c_3")]) and store.switch(job.id, "ann", [])
+    assert store.take_switch(claimed, "w2") is None  # another worker's
+    assert store.take_switch(claimed, "w1") == [] and store.take_switch(claimed, "w1") is None
+    store.set_loras(claimed, "w1", [{"name": "c_3", "strength": 1.0}])
+    found = store.find(job.id)
+    assert found is not None and found.request.loras == (LoraRef("c_3"),) and found.request.steps == job.request.steps
+    store.switch(job.id, "ann", others)
+    store.release("w1")
+    again = store.claim("w2")
+    assert again is not None and store.take_switch(again, "w2") is None  # was asked of another attempt
+    assert store.finish(again, "w2", JobState.DONE) and not store.switch(job.id, "ann", others)
 
 
 @pytest.mark.parametrize(

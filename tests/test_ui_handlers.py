@@ -10,7 +10,7 @@ import pytest
 
 from realchar.presets import PRESETS, small_edge
 from realchar.settings import Offload, Settings
-from tests.fakes import FakeService, Weights
+from tests.fakes import FakeService, fake_version
 from ui import handlers
 from ui.texts import TEXTS
 
@@ -23,10 +23,22 @@ def service(tmp_path: Path) -> FakeService:
 
 
 def test_versions_are_short_unless_two_share_a_number(service: FakeService) -> None:
-    assert handlers.weight_choices(service)[0] == ("v8500 · newest", "AnythingtoRealCharacters2511_0008500")  # type: ignore[arg-type]
-    service.listing = [Weights("a_20", "a_20", 20), Weights("b_20", "b_20", 20), Weights("plain", "plain", None)]
+    assert handlers.weight_choices(service)[0] == ("v8500 · 1 MB", "AnythingtoRealCharacters2511_0008500")  # type: ignore[arg-type]
+    service.listing = [
+        fake_version("a_20", "a_20", 20, bytes=612_300_000),
+        fake_version("b/a_20", "a_20", 20, action="warn", matched=16, total=17),
+        fake_version("flux_30", "flux_30", 30, action="reject", matched=0, total=0),
+        fake_version("plain", "plain", None, bytes=20_000),
+    ]
+    service.default = service.listing[0]
     labels = [label for label, _ in handlers.weight_choices(service)]  # type: ignore[arg-type]
-    assert labels == ["a_20 · newest", "b_20", "plain", "No LoRA (base only)"]
+    assert labels == [
+        "a_20 · newest · 612 MB",
+        "b/a_20 · 1 MB · 16 of 17 modules",
+        "plain · 0.02 MB",
+        "No LoRA (base only)",
+    ]
+    assert handlers.default_weights(service) == "a_20"  # type: ignore[arg-type]
 
 
 def test_no_versions_leave_the_base_only(service: FakeService) -> None:

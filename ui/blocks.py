@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from ui import controls, handlers
+from ui.parts import part
 from ui.texts import TEXTS
 
 if TYPE_CHECKING:
@@ -23,21 +24,21 @@ T = {key: escape(text) for key, text in TEXTS.items()}
 def build(service: Service) -> gr.Blocks:
     page = gr.Blocks(title="RealCharacters", analytics_enabled=False, fill_width=True)
     with page:
-        _part("header", HEADER)
+        part("header", HEADER)
         with gr.Row(elem_id="rc-zones"):
             with gr.Column(elem_id="rc-zone-picture"):
-                _part("drop", DROP)
+                part("drop", DROP)
                 with gr.Column(elem_id="rc-go"):
                     convert = gr.Button(TEXTS["go.convert"], variant="primary", size="lg", elem_id="rc-convert")
-                    _part("go", GO)
+                    part("go", GO)
             with gr.Column(elem_id="rc-zone-result"):
-                _part("stage", STAGE)
+                part("stage", STAGE)
             with gr.Column(elem_id="rc-zone-settings"):
-                _part("settings", SETTINGS)
+                part("settings", SETTINGS)
                 with gr.Column(elem_id="rc-settings"):
                     form = controls.build(service)
             with gr.Column(elem_id="rc-zone-jobs"):
-                _part("jobs", JOBS)
+                part("jobs", JOBS)
         refresh = gr.Button("refresh", elem_id="rc-refresh", elem_classes="rc-hidden")
         apply = gr.Button("apply", elem_id="rc-apply", elem_classes="rc-hidden")
 
@@ -68,12 +69,6 @@ def head(service: Service) -> str:
 
 def _asset(name: str) -> str:
     return f"/rc/{name}?v={sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
-
-
-def _part(name: str, markup: str) -> gr.HTML:
-    return gr.HTML(
-        markup, js_on_load=f"rc.mount('{name}', element)", apply_default_css=False, elem_id=f"rc-part-{name}"
-    )
 
 
 # Before the first paint: the ground of the chosen theme, so that a dark page does not flash white.
@@ -113,14 +108,15 @@ STAGE = f"""<section aria-labelledby="rc-h-result"><h2 id="rc-h-result">{T["zone
 <div class="rc-run" hidden><div class="rc-row"><b class="rc-stage"></b><span class="rc-step"></span><span class="rc-time"></span>
 </div><div class="rc-bar" role="progressbar" aria-label="{T["run.progress"]}" aria-valuemin="0"><i></i></div>
 <div class="rc-row rc-quiet"><span class="rc-memory"></span><svg viewBox="0 0 120 24" aria-hidden="true"><polyline/></svg>
-<span class="rc-plan"></span></div><button type="button" class="rc-button rc-cancel">{T["run.cancel"]}</button>
+<span class="rc-plan"></span></div><div class="rc-run-buttons"><button type="button" class="rc-button rc-switch" hidden></button>
+<button type="button" class="rc-button rc-cancel">{T["run.cancel"]}</button></div>
 <ul class="rc-degraded"></ul></div>
 <p class="rc-error" role="alert" hidden></p>
 <div class="rc-actions" hidden><a class="rc-button rc-primary rc-stamped" download>{T["res.stamped"]}</a>
 <a class="rc-button rc-clean" download>{T["res.clean"]}</a>
 <button type="button" class="rc-button rc-full">{T["res.full"]}</button>
 <button type="button" class="rc-button rc-again"></button></div><p class="rc-facts"></p>
-<div class="rc-sr rc-live" role="status" aria-live="polite"></div></section>"""
+<div class="rc-sr rc-live" role="status" aria-live="polite"></div><p class="rc-toast" role="status" hidden></p></section>"""
 
 SETTINGS = f"""<h2><button type="button" class="rc-fold" aria-expanded="false" aria-controls="rc-settings">
 {T["zone.settings"]}</button><span class="rc-wide">{T["zone.settings"]}</span></h2>"""

@@ -9,6 +9,7 @@ import gradio as gr
 
 from realchar.presets import DEFAULT_PRESET, MAX_CFG, MAX_STEPS, NEGATIVE, PRESETS, PROMPTS
 from ui import handlers
+from ui.parts import part
 from ui.texts import TEXTS as T
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 
 TILE_SIDES = (128, 256, 512, 1024)  # pixels
+
+VERSION = """<div class="rc-version" hidden><img alt="" hidden><div><p class="rc-note" role="status"></p>
+<p class="rc-warned" role="status" hidden></p></div></div><details class="rc-unusable" hidden><summary></summary><ul></ul></details>"""
 
 Control = gr.Radio | gr.Dropdown | gr.Slider | gr.Number | gr.Textbox | gr.Checkbox
 
@@ -64,6 +68,7 @@ def build(service: Service) -> Controls:
         interactive=True,
         elem_id="rc-f-lora",
     )
+    part("version", VERSION)
     strength = _slider("strength", 0, 2, 1, 0.05, interactive=lora.value != handlers.NO_LORA)
     cfg = _slider("cfg", 1, min(12, MAX_CFG), preset.cfg, 0.5)
     steps = _slider("steps", 1, min(50, MAX_STEPS), preset.steps, 1)

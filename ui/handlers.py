@@ -22,20 +22,27 @@ OFFLOAD_ORDER = (Offload.STREAM, Offload.RESIDENT, Offload.MODEL, Offload.SEQUEN
 
 
 def weight_choices(service: Service) -> list[Choice]:
-    """Return (label, listing key) of each LoRA version, newest first, and last the choice of none."""
-    infos = service.weights()
-    times = Counter(info.version for info in infos)
-    labels = [info.title if info.version is None or times[info.version] > 1 else f"v{info.version}" for info in infos]
-    if labels:
-        labels[0] = TEXTS["set.version.newest"].format(v=labels[0])
-    keys = [info.name for info in infos]
-    return [*zip(labels, keys, strict=True), (TEXTS["set.version.none"], NO_LORA)]
+    """Return (label, listing key) of each LoRA version that fits the base, newest first, and last the choice of none."""
+    rows = [row for row in service.versions() if row["action"] != "reject"]
+    times = Counter(row["version"] for row in rows)
+    choices = [(_label(row, alone=times[row["version"]] == 1), row["name"]) for row in rows]
+    return [*choices, (TEXTS["set.version.none"], NO_LORA)]
+
+
+def _label(row: dict[str, Any], *, alone: bool) -> str:
+    """Return how the list names a version; `alone`: no other has its number."""
+    parts = [f"v{row['version']}" if row["version"] is not None and alone else row["name"]]
+    parts += [TEXTS["set.version.newest"]] if row["default"] else []
+    parts += [TEXTS["set.version.size"].format(mb=f"{row['bytes'] / 1e6:.3g}")]
+    parts += (
+        [TEXTS["set.version.part"].format(m=row["matched"], n=row["total"])] if row["matched"] < row["total"] else []
+    )
+    return " · ".join(parts)
 
 
 def default_weights(service: Service) -> str:
     """Return the newest version that fits the base, or the choice of none."""
-    newest = service.newest_weights()
-    return newest.name if newest else NO_LORA
+    return next((row["name"] for row in service.versions() if row["default"]), NO_LORA)
 
 
 def size_choices(service: Service) -> list[Choice]:

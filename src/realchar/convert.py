@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from PIL.Image import Image
 from realchar.catalog import file_sha256
 from realchar.images import PrepareOptions, prepare
 from realchar.results import parameters, save, stamped
-from realchar.schema import EditRequest, Prepared, Saved, Stage
+from realchar.schema import EditRequest, LoraRef, Prepared, Saved, Stage
 from realchar.versions import get_weights
 
 if TYPE_CHECKING:
@@ -27,10 +29,11 @@ def conversion(
     options: PrepareOptions,
     weights: Path,
     targets: dict[str, Path],
+    switch: Callable[[], Sequence[LoraRef] | None] = lambda: None,
 ) -> Work[None]:
     """Convert `source` and write `targets` (roles `stamped`, `clean`, `before`); the last event is `Saved`.
 
-    It is work for `Engine.alone` or for a loop of several. Closing it at any point frees what the engine held and leaves
+    switch: asked between steps, gives the versions from now on, or None. It is work for `Engine.alone` or for a loop of several. Closing it at any point frees what the engine held and leaves
     no file.
     """
     began = time.monotonic()
@@ -38,19 +41,41 @@ def conversion(
     picture = prepare(source, options)
     report = picture.report
     yield Prepared(report["source"]["size"], report["prepared"]["size"], report["padded"], report["notes"])
-    files = [get_weights(weights, ref.name) for ref in request.loras]
-    loras = [
-        {**asdict(ref), "version": info.version, "sha256": file_sha256(info.path)}
-        for ref, info in zip(request.loras, files, strict=True)
-    ]
-    decoded = yield from engine.work(request, picture.padded, picture.box, [info.path for info in files])
+    files = [get_weights(weights, ref.name).path for ref in request.loras]
+    hashing = _hashed(files)
+
+    def switched() -> list[tuple[LoraRef, Path]] | None:
+        refs = switch()
+        return None if refs is None else [(ref, get_weights(weights, ref.name).path) for ref in refs]
+
+    decoded = yield from engine.work(request, picture.padded, picture.box, files, switched)
     yield Stage("finish")
     result = picture.returned(decoded.image)
     seconds = time.monotonic() - began
+    for hashed in hashing:
+        hashed.result()
+    loras = [_told(ref, weights) for ref in request.loras]
     facts: dict[str, Any] = {**decoded.facts, "loras": loras, "source": report["source"], "seconds": round(seconds, 2)}
+    for each in facts.get("switches", ()):
+        each["loras"] = [_told(LoraRef(**ref), weights) for ref in each["loras"]]
     params = parameters(request, result.size, facts)
     _save_all(targets, picture.picture, result, params)
     yield Saved({role: path.name for role, path in targets.items()}, params, time.monotonic() - began)
+
+
+def _hashed(files: list[Path]) -> list[Future[str]]:
+    """Have files hashed beside the work: what half a gigabyte takes is longer than switching to it."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="hash")
+    try:
+        return [pool.submit(file_sha256, file) for file in files]
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _told(ref: LoraRef, weights: Path) -> dict[str, Any]:
+    """Return what a result says of a version: enough to know the file again."""
+    info = get_weights(weights, ref.name)
+    return {**asdict(ref), "version": info.version, "sha256": file_sha256(info.path)}
 
 
 def _save_all(targets: dict[str, Path], before: Image, clean: Image, params: dict[str, Any]) -> None:

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from realchar.catalog import BaseInfo
-from realchar.errors import InvalidInput, too_many_blocks
+from realchar.errors import InvalidInput, ModelError, too_many_blocks
 from realchar.headers import read_parts
 from realchar.images import PrepareOptions
 from realchar.machine import has_card
 from realchar.presets import MAX_CFG, MAX_STEPS, get_preset
-from realchar.schema import EditRequest, SizePolicy
+from realchar.schema import EditRequest, LoraRef, SizePolicy
 from realchar.settings import MOST_VRAM, Offload, Settings, Strategy
-from realchar.versions import get_weights
+from realchar.versions import get_weights, report_of, target_of_base
 
 MAX_SEED = 2**32 - 1
 RANDOM_SEED = -1
@@ -67,12 +67,35 @@ def check_choices(request: EditRequest, settings: Settings, *, on_gpu: bool) -> 
         Offload(request.offload).resolved(on_gpu=on_gpu)
 
 
-def checked(request: EditRequest, weights: Path) -> EditRequest:
+def checked(request: EditRequest, weights: Path, base: BaseInfo) -> EditRequest:
     """Return the request with its seed drawn and its LoRA names resolved, or raise what is wrong with it."""
     check_values(request)
-    loras = tuple(replace(ref, name=get_weights(weights, ref.name).name) for ref in request.loras)
+    loras = checked_loras(request.loras, weights, base)
     seed = secrets.randbelow(MAX_SEED + 1) if request.seed == RANDOM_SEED else request.seed
     return replace(request, seed=seed, loras=loras)
+
+
+def checked_loras(loras: Sequence[LoraRef], weights: Path, base: BaseInfo) -> tuple[LoraRef, ...]:
+    """Return LoRA versions by their names in the listing.
+
+    Raises NotFound, and ModelError for one that can't be used with this base, all of its numbers looked at: a job that
+    ends in noise costs more than that.
+    """
+    found = []
+    for ref in loras:
+        check_strength(ref)
+        info = get_weights(weights, ref.name)
+        report = report_of(info, target_of_base(base), look=True)
+        if report.action == "reject":
+            raise ModelError(report.code, report.reason, name=info.name)
+        found.append(replace(ref, name=info.name))
+    return tuple(found)
+
+
+def check_strength(ref: LoraRef) -> None:
+    """Raise InvalidInput for a version whose name or strength can't be."""
+    _check_range("strength", ref.strength, -2, 2)
+    check_text("weights", ref.name)
 
 
 def check_values(request: EditRequest) -> None:
@@ -86,8 +109,7 @@ def check_values(request: EditRequest) -> None:
     if request.tile is not None:
         _check_range("tile", request.tile, *TILES)
     for ref in request.loras:
-        _check_range("strength", ref.strength, -2, 2)
-        check_text("weights", ref.name)
+        check_strength(ref)
     if request.size not in ("safe", "native"):
         raise InvalidInput("size", f"Size is {request.size!r}, but 'safe' or 'native' is possible.", value=request.size)
     if request.preset != "custom":

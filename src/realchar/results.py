@@ -65,9 +65,9 @@ def parameters_text(params: dict[str, Any]) -> str:
     return f"{request.prompt}\nNegative prompt: {request.negative_prompt}\n{line}"
 
 
-def version_label(request: EditRequest, loras: list[dict[str, Any]]) -> str:
+def version_label(loras: list[dict[str, Any]]) -> str:
     """Return how the stamp names the weights: `v3056`, `base` without a LoRA, the name where it has no number."""
-    if not request.loras:
+    if not loras:
         return "base"
     first = loras[0]
     label = f"v{first['version']}" if first.get("version") is not None else str(first["name"])[:24]
@@ -77,7 +77,8 @@ def version_label(request: EditRequest, loras: list[dict[str, Any]]) -> str:
 
 def stamped(image: Image.Image, params: dict[str, Any]) -> Image.Image:
     request = EditRequest.from_json(params["request"])
-    return stamp(image, stamp_text(request, version_label(request, params.get("loras", [])), image.size))
+    used = [params.get("loras", []), *(each["loras"] for each in params.get("switches", ()))]
+    return stamp(image, stamp_text(request, ">".join(map(version_label, used)), image.size))
 
 
 def save(image: Image.Image, target: Path, params: dict[str, Any] | None = None) -> None:

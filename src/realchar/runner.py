@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from realchar.catalog import load_base
 from realchar.convert import conversion
 from realchar.errors import NotFound
 from realchar.requests import prepare_options, with_choices
-from realchar.schema import Job, Saved, Stage
+from realchar.schema import Job, LoraRef, Saved, Stage
 from realchar.settings import Settings
 from realchar.versions import get_weights
 
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from realchar.engine.together import Make, Together, Work
 
 
+Switch = Callable[[], Sequence[LoraRef] | None]
+
+
 class Runner(Protocol):
     """Turns jobs into events; the real one loads the base, tests use a scripted one."""
 
     def load(self) -> dict[str, Any]: ...
-    def work(self, job: Job, source: Path, targets: dict[str, Path]) -> Work[None]:
-        """Do one job, for a loop."""
+    def work(self, job: Job, source: Path, targets: dict[str, Path], switch: Switch) -> Work[None]:
+        """Do one job, for a loop; `switch` is asked between steps for other LoRA versions."""
 
     def joins(self, job: Job) -> bool:
         """Tell whether a job may begin beside those that are under way in the loop."""
@@ -84,7 +87,7 @@ class EngineRunner:
         except (NotFound, OSError):
             return False  # its own turn is the time to fail
 
-    def work(self, job: Job, source: Path, targets: dict[str, Path]) -> Work[None]:
+    def work(self, job: Job, source: Path, targets: dict[str, Path], switch: Switch) -> Work[None]:
         request, settings = job.request, with_choices(self.settings, job.request)
         if not self._fits(settings):
             yield Stage("load")
@@ -93,7 +96,7 @@ class EngineRunner:
             engine.memory.budget, engine.memory.strategy = settings.budget, settings.strategy
             self._loop.width = engine.memory.width(request)
         options = prepare_options(engine.base, request.size, request.long_edge, settings.max_megapixels)
-        yield from conversion(engine, request, source, options, settings.weights, targets)
+        yield from conversion(engine, request, source, options, settings.weights, targets, switch)
 
     def _fits(self, settings: Settings) -> bool:
         """Tell whether the engine that is loaded has the offload mode of these settings."""

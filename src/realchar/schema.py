@@ -171,6 +171,19 @@ class Degraded:
 
 
 @dataclass(frozen=True)
+class InEffect:
+    """Exactly these LoRA versions (name, strength) are added to the weights now, `seconds` after they were asked for.
+
+    step: the first that they count for, where a run was under way; None: from its beginning.
+    """
+
+    kind = "in_effect"
+    loras: list[dict[str, Any]]
+    seconds: float
+    step: int | None = None
+
+
+@dataclass(frozen=True)
 class Decoded:
     """The finished picture, cropped back to the prepared size. Never stored. `facts` go into the file's metadata."""
 
@@ -189,7 +202,7 @@ class Saved:
     seconds: float
 
 
-Event = Stage | Prepared | Planned | Tick | Step | Memory | Degraded | Decoded | Saved
+Event = Stage | Prepared | Planned | Tick | Step | Memory | Degraded | InEffect | Decoded | Saved
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ Every call names the owner; what belongs to another owner does not exist for it.
 
 from __future__ import annotations
 
+import io
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,15 +17,25 @@ from typing import Any
 from realchar.catalog import BaseInfo, load_base
 from realchar.engine.memory import least_bytes
 from realchar.errors import InvalidInput, JobError, NotFound, storage_error
-from realchar.images import prepare
+from realchar.images import PrepareOptions, prepare
 from realchar.jobs.rows import EventRow, UploadRow
 from realchar.jobs.store import JobStore
 from realchar.machine import GB, has_card, read_memory
-from realchar.requests import check_choices, check_text, check_values, checked, prepare_options, with_choices
+from realchar.requests import (
+    check_choices,
+    check_text,
+    check_values,
+    checked,
+    checked_loras,
+    prepare_options,
+    with_choices,
+)
 from realchar.results import read_request, save
-from realchar.schema import EditRequest, Job, SizePolicy
+from realchar.schema import EditRequest, Job, LoraRef, SizePolicy
 from realchar.settings import Settings
-from realchar.versions import WeightsInfo, newest_weights, scan_weights
+from realchar.versions import get_weights, list_versions, look_at, picture_beside, target_of_base
+
+VERSION_EDGE = 256  # pixels of the picture that lies beside a version
 
 
 @dataclass(frozen=True)
@@ -70,12 +82,34 @@ class Service:
     def base(self) -> BaseInfo:
         return self._base(self.settings.base)
 
-    def weights(self) -> list[WeightsInfo]:
-        return scan_weights(self.settings.weights)
+    # ---- LoRA versions
 
-    def newest_weights(self) -> WeightsInfo | None:
-        """Return the version that is chosen where nobody chooses: the newest that fits the base."""
-        return newest_weights(self.settings.weights, self.base())
+    def versions(self) -> list[dict[str, Any]]:
+        """List the LoRA versions, newest first; `default` marks the one that is chosen where nobody chooses."""
+        return [version.to_json() for version in list_versions(self.settings.weights, target_of_base(self.base()))]
+
+    def look_at_version(self, name: str) -> dict[str, Any]:
+        """Return what a version is after looking at all of its numbers, and what it adds to each module."""
+        info = get_weights(self.settings.weights, name)
+        version = look_at(info, self.settings.weights, target_of_base(self.base()))
+        return {**version.to_json(), **version.report.to_json()}
+
+    def version_picture(self, name: str) -> bytes:
+        """Return the picture that lies beside a version as a small WebP. Raises NotFound."""
+        file = picture_beside(get_weights(self.settings.weights, name))
+        if file is None:
+            raise NotFound("picture_none", f"No picture lies beside LoRA version {name!r}.", name=name)
+        buffer = io.BytesIO()
+        prepare(file, PrepareOptions(long_edge=VERSION_EDGE)).picture.save(buffer, "WEBP", quality=85)
+        return buffer.getvalue()
+
+    def switch(self, owner: str, job: str, loras: Sequence[LoraRef]) -> Job:
+        """Let a waiting job have other LoRA versions, or a running one from its next step on."""
+        self.get(owner, job)
+        found = checked_loras(loras, self.settings.weights, self.base())
+        if not self.store.switch(job, owner, found):
+            raise JobError("job_ended", "This job has ended, so its version can't be switched; convert again.", job=job)
+        return self.get(owner, job)
 
     # ---- uploads
 
@@ -177,7 +211,7 @@ class Service:
         row = self._upload(owner, upload)
         check_text("key", key or "")
         check_choices(request, self.settings, on_gpu=has_card(self.settings.device))
-        request = checked(request, self.settings.weights)
+        request = checked(request, self.settings.weights, self.base())
         waiting = self.store.num_waiting(owner)
         if waiting >= self.settings.max_queued:
             message = f"You already have {waiting} jobs waiting; wait for one or cancel one."

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from realchar.catalog import BaseInfo
 from realchar.errors import NotFound
@@ -27,6 +28,7 @@ EXTRACT = (
     *("modelspec.title", "modelspec.author", "modelspec.license", "modelspec.trigger_phrase", "modelspec.architecture"),
     *("ss_output_name", "ss_base_model_version", "base_model", "ss_network_dim", "ss_network_alpha"),
 )
+MOST_LOOKED = 1000  # files whose numbers were all looked at, and that are remembered
 MOST_EXTRACT = 120  # characters of a value in metadata that are shown
 _COPY = re.compile(r"\s*\(\d+\)$")  # of a second download of the same file
 
@@ -139,7 +141,19 @@ def report_of(info: WeightsInfo, target: Target, *, look: bool = False) -> Repor
 
     look: at all of its numbers, too, which reads the whole file.
     """
-    return _report(info.path, (info.bytes, info.modified_ns, _beside(info.path)), target, look)
+    key = info.path, (info.bytes, info.modified_ns, _beside(info.path)), target
+    report = _looked.get(key)  # knows more than the header alone, and is as quick
+    if report is None:
+        report = _report(*key, look)
+        if look:
+            if len(_looked) >= MOST_LOOKED:
+                _looked.clear()
+            _looked[key] = report
+    return report
+
+
+_Key = tuple[Path, tuple[int, ...], Target]
+_looked: dict[_Key, Report] = {}
 
 
 @lru_cache(maxsize=1024)
@@ -186,6 +200,57 @@ def picture_beside(info: WeightsInfo) -> Path | None:
     """Return the picture of the same name that lies beside a version, if one does."""
     stem = info.path.name[: -len(SUFFIX)]
     return next((file for end in PICTURES if (file := info.path.with_name(stem + end)).is_file()), None)
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version as the listing shows it: what it is to a base, and whether it is the one that is taken by default."""
+
+    info: WeightsInfo
+    report: Report
+    default: bool
+    recommendation: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what people may know of it; its place on the disk is not among that."""
+        info, report = self.info, self.report
+        return {
+            "name": info.name,
+            "title": info.title,
+            "version": info.version,
+            "steps": steps_of(info, report),
+            "bytes": info.bytes,
+            "action": report.action,
+            "reason": report.reason,
+            "format": report.format,
+            "matched": report.matched,
+            "total": report.total,
+            "rank": report.rank,
+            "touches_modulation": report.touches_modulation,
+            "default": self.default,
+            "recommendation": self.recommendation,
+            "picture": picture_beside(info) is not None,
+            "metadata": dict(report.metadata),
+        }
+
+
+def list_versions(folder: Path, target: Target) -> list[Version]:
+    """List the versions in a weights folder with what they are to a transformer, by their headers; newest first."""
+    infos, table = scan_weights(folder), read_recommendations(folder)
+    reports = [report_of(info, target) for info in infos]
+    first = next((i for i, report in enumerate(reports) if report.action != "reject"), None)
+    return [
+        Version(info, report, i == first, recommendation_for(info.version, table))
+        for i, (info, report) in enumerate(zip(infos, reports, strict=True))
+    ]
+
+
+def look_at(info: WeightsInfo, folder: Path, target: Target) -> Version:
+    """Return a version after looking at all of its numbers."""
+    newest = newest_of(scan_weights(folder), target)
+    default = newest is not None and newest.path == info.path
+    report = report_of(info, target, look=True)
+    return Version(info, report, default, recommendation_for(info.version, read_recommendations(folder)))
 
 
 # ---- what a version is recommended for

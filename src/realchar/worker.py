@@ -22,7 +22,7 @@ from realchar.errors import NotFound, RealCharError, StorageError
 from realchar.jobs.store import JobStore
 from realchar.machine import prepare_engine_process
 from realchar.runner import EngineRunner, Runner, Task
-from realchar.schema import Ended, Event, Job, JobState, Saved, Step, Tick, event_json
+from realchar.schema import Ended, Event, InEffect, Job, JobState, Saved, Step, Tick, event_json
 from realchar.settings import Settings
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ class Worker:
         upload = self.store.find_upload(task.job.upload)
         if upload is None or not (self.settings.files / upload.file).exists():
             raise NotFound("upload_gone", "The uploaded picture is no longer here; choose it again.")
-        yield from self.runner.work(task.job, self.settings.files / upload.file, task.targets)
+        switch = partial(self.store.take_switch, task.job, self.name)
+        yield from self.runner.work(task.job, self.settings.files / upload.file, task.targets, switch)
 
     def _heard(self, task: Task, event: Event | Ended) -> bool:
         """Take note of an event, an end as the job's end; False where no more of it is wanted."""
@@ -157,6 +158,8 @@ class Worker:
             return True  # told by `finish`, in one transaction with the files
         if isinstance(event, Tick):
             return self.store.wanted(job, self.name)
+        if isinstance(event, InEffect) and event.step is not None:  # tried again, it begins with these
+            self.store.set_loras(job, self.name, event.loras)
         preview = event.preview if isinstance(event, Step) else None
         jpeg = None if preview is None else preview_jpeg(preview)
         return self.store.append(job, self.name, event.kind, event_json(event), jpeg)

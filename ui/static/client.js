@@ -73,6 +73,8 @@
 
   function save(values) {
     state.form = named(values);
+    drawVersion();
+    if (parts.stage) render(); // a running job may now be offered another version
     say(one(document, "#rc-f-preset .info-text") ?? make("i"), boot.presets[state.form.preset]?.tip ?? T["set.custom.tip"]);
     if (!opened) return;
     clearFieldErrors();
@@ -96,7 +98,7 @@
     return listed(state.form);
   }
   const defaultVersion = () => state.weights.find((info) => info.default)?.name ?? boot.none;
-  const knownVersion = (name) => name === boot.none || state.weights.some((info) => info.name === name);
+  const knownVersion = (name) => name === boot.none || state.weights.some((info) => info.name === name && info.action !== "reject");
   function applied(values) {
     const form = { ...named(values), ...pending };
     pending = null;
@@ -118,7 +120,7 @@
   const strengthFor = (version) => ({ __type__: "update", interactive: Boolean(version) && version !== boot.none });
   const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
-  const FIELD_OF = { steps: "steps", cfg: "cfg", seed: "seed", size: "size", long_edge: "size", tile: "tile", offload: "offload", vram: "vram", strategy: "strategy", prompt: "prompt", prompt_long: "prompt", strength: "strength", weights_unknown: "lora" };
+  const FIELD_OF = { steps: "steps", cfg: "cfg", seed: "seed", size: "size", long_edge: "size", tile: "tile", offload: "offload", vram: "vram", strategy: "strategy", prompt: "prompt", prompt_long: "prompt", strength: "strength", weights_unknown: "lora", lora_base: "lora", lora_layout: "lora", lora_damaged: "lora", lora_nan: "lora", lora_gone: "lora" };
   function clearFieldErrors() {
     document.querySelectorAll(".rc-field-error").forEach((element) => element.remove());
     if (parts.go) tell(one(parts.go, ".rc-error"), "");
@@ -130,6 +132,71 @@
     field.closest("#rc-prompts, #rc-memory")?.querySelector(":scope > button:not(.open)")?.click();
     field.append(make("p", { className: "rc-error rc-field-error", role: "alert", textContent: error.message }));
     field.scrollIntoView({ block: "center" });
+  }
+
+  // ---- the LoRA version: what it is for, whether it fits, and what of the folder can't be used
+
+  const looked = new Map(); // versions whose numbers were all looked at, by name and size
+  const lookedKey = (info) => `${info.name}:${info.bytes}`;
+  const versionName = (name) => {
+    if (!name || name === boot.none) return T["set.version.none"];
+    const info = state.weights.find((w) => w.name === name);
+    return info?.version != null ? `v${info.version}` : info?.title ?? name;
+  };
+  function drawVersion() {
+    const root = parts.version;
+    if (!root) return;
+    const row = state.weights.find((info) => info.name === state.form?.lora);
+    const info = row && (looked.get(lookedKey(row)) ?? row);
+    const box = one(root, ".rc-version");
+    show(box, Boolean(info));
+    if (info) {
+      const covered = info.total ? [t("set.coverage", { m: info.matched, n: info.total }), ...(info.rank ? [t("set.coverage.rank", { r: info.rank })] : [])].join(", ") : "";
+      say(one(box, ".rc-note"), [info.recommendation && t("set.version.for", { text: info.recommendation }), covered].filter(Boolean).join(" · "));
+      tell(one(box, ".rc-warned"), info.action === "accept" ? "" : info.reason);
+      const picture = one(box, "img");
+      show(picture, info.picture);
+      if (info.picture && picture.dataset.of !== info.name) {
+        picture.dataset.of = info.name;
+        picture.alt = t("set.version.picture", { v: versionName(info.name) });
+        picture.src = `/api/weights/picture?name=${encodeURIComponent(info.name)}`;
+      }
+      if (!looked.has(lookedKey(row))) lookAt(row);
+    }
+    const unusable = state.weights.filter((each) => each.action === "reject");
+    const details = one(root, ".rc-unusable");
+    show(details, unusable.length > 0);
+    say(one(details, "summary"), t(unusable.length === 1 ? "set.version.unusable.one" : "set.version.unusable", { n: unusable.length }));
+    one(details, "ul").replaceChildren(...unusable.map((each) => make("li", { textContent: each.reason })));
+  }
+  async function lookAt(row) {
+    looked.set(lookedKey(row), row); // asked once
+    try {
+      looked.set(lookedKey(row), { ...row, ...(await api("GET", `/api/weights/check?name=${encodeURIComponent(row.name)}`)) });
+      drawVersion();
+    } catch { looked.delete(lookedKey(row)); /* asked again at the next change */ }
+  }
+  const lorasOf = (form) => (form.lora === boot.none || !form.lora ? [] : [{ name: form.lora, strength: form.strength }]);
+  const sameLoras = (a, b) => a.length === b.length && a.every((ref, i) => ref.name === b[i].name && ref.strength === b[i].strength);
+  async function switchNow() {
+    const job = jobs.get(state.focus), name = state.form.lora;
+    detail(job.id).switching = true;
+    render();
+    try {
+      await api("POST", `/api/jobs/${job.id}/weights`, { loras: lorasOf(state.form) });
+      toast(t("run.switch.asked", { v: versionName(name) }));
+    } catch (error) {
+      detail(job.id).switching = false;
+      toast(error.message);
+      render();
+    }
+  }
+  let toastTimer = 0;
+  function toast(text) {
+    const element = one(parts.stage, ".rc-toast");
+    tell(element, text);
+    clearTimeout(toastTimer);
+    toastTimer = setTimeout(() => show(element, false), 5000);
   }
 
   // ---- convert
@@ -153,7 +220,7 @@
       ...machine(form),
       strategy: form.strategy === "auto" ? null : form.strategy, // as the app is set
       tile: form.tile || null,
-      loras: form.lora === boot.none || !form.lora ? [] : [{ name: form.lora, strength: form.strength }],
+      loras: lorasOf(form),
       preset: form.preset,
       stamp: form.stamp,
     };
@@ -413,6 +480,7 @@
     range.addEventListener("input", () => split(range.value));
     one(root, ".rc-cancel").addEventListener("click", () => cancel());
     one(root, ".rc-again").addEventListener("click", again);
+    one(root, ".rc-switch").addEventListener("click", switchNow);
     one(root, ".rc-full").addEventListener("click", () => { const job = jobs.get(state.focus); if (job?.result) zoom(media(job.result.files.clean), `${T["res.after"]}: ${job.source_name}`); });
     setInterval(() => { if (jobs.get(state.focus)?.state === "running") drawTimes(); }, 1000);
     render();
@@ -538,6 +606,10 @@
     const button = one(root, ".rc-cancel");
     button.disabled = Boolean(job.cancelling) || !state.online;
     say(button, job.cancelling ? T["run.cancelling"] : T["run.cancel"]);
+    const other = one(root, ".rc-switch"), last = step && step.i >= step.n;
+    show(other, Boolean(view === "running" && !job.cancelling && !last && state.opened && state.form?.lora && !sameLoras(lorasOf(state.form), job.request.loras)));
+    other.disabled = Boolean(said.switching) || !state.online;
+    say(other, t("run.switch", { v: versionName(state.form?.lora) }));
     drawTimes();
   }
   const planText = (plan) => plan ? [
@@ -559,8 +631,7 @@
   const memoryText = (m) => t(`run.${m.memory}`, { used: gb(m.used_gb), total: gb(m.total_gb) });
   function facts(job) {
     const r = job.request, ref = r.loras[0];
-    const info = ref && state.weights.find((w) => w.name === ref.name);
-    const version = !ref ? T["set.version.none"] : info?.version != null ? `v${info.version}` : ref.name;
+    const version = versionName(ref?.name);
     return t("res.facts", { version, cfg: r.cfg, steps: r.steps, seed: r.seed, t: clock(job.result.seconds) });
   }
   let announced = "";
@@ -729,6 +800,7 @@
     async weights() {
       try {
         state.weights = await api("GET", "/api/weights");
+        drawVersion();
         one(document, "#rc-refresh").click();
       } catch { /* the next page load brings them */ }
     },
@@ -770,9 +842,17 @@
       said.curve.push(data.used_gb);
       render();
     },
+    in_effect(data, id) {
+      const job = jobs.get(data.job), said = detail(data.job);
+      said.switching = false;
+      if (job && data.step != null) job.request.loras = data.loras;
+      if (data.job === state.focus && id > line.hello) toast(t("run.in_effect", { v: versionName(data.loras[0]?.name), t: data.seconds.toFixed(1) }));
+      render();
+    },
     degraded(data) {
+      if (data.code === "switch") detail(data.job).switching = false;
       const what = data.text ?? `${data.code.replaceAll("_", " ")} ${Object.entries(data.args ?? {}).map(([k, v]) => `${k} ${v}`).join(", ")}`.trim();
-      const text = t("run.degraded", { what });
+      const text = ["switch", "slow"].includes(data.code) ? what[0].toUpperCase() + what.slice(1) : t("run.degraded", { what });
       if (!detail(data.job).degraded.includes(text)) detail(data.job).degraded.push(text);
       if (data.job === state.focus) announce(text);
       render();
@@ -807,7 +887,7 @@
     if (!document.hidden) openLine();
   }
 
-  const mounts = { header: mountHeader, drop: mountDrop, go: mountGo, stage: mountStage, settings: mountSettings, jobs: drawJobs };
+  const mounts = { header: mountHeader, drop: mountDrop, go: mountGo, stage: mountStage, version: drawVersion, settings: mountSettings, jobs: drawJobs };
   window.rc = {
     mount(name, element) { parts[name] = element; mounts[name](element); },
     convert, save, applied, opened: openedForm, preset, presetOf, promptOf, promptSetOf, strengthFor, newSeed,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, FastAPI
 
 import realchar
-from realchar.api import events, jobs, media, uploads
+from realchar.api import events, jobs, media, uploads, weights
 from realchar.api.answers import Answer, add_handlers
 from realchar.api.common import SentenceRoute
 
@@ -32,7 +32,7 @@ def create_router(service: Service) -> APIRouter:
     """
     router = APIRouter(route_class=SentenceRoute, default_response_class=Answer)
     hub = events.Hub(service)
-    for part in (uploads, media, jobs):
+    for part in (uploads, media, jobs, weights):
         part.add_routes(router, service)
     events.add_routes(router, hub)
 
@@ -41,13 +41,6 @@ def create_router(service: Service) -> APIRouter:
     def healthz() -> dict[str, bool]:
         """Tell that the app answers; while it starts, this is 503 with the code `starting`."""
         return {"ok": True, "ready": True}
-
-    @router.get("/api/weights")
-    def weights() -> list[dict[str, Any]]:
-        """List the LoRA versions, newest first; `default` marks the one that is taken where nobody chooses."""
-        newest = service.newest_weights()
-        listing = events.weights_json(service)
-        return [{**info, "default": newest is not None and info["name"] == newest.name} for info in listing]
 
     @router.get("/api/stats")
     def stats() -> dict[str, Any]:

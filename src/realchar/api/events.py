@@ -171,7 +171,7 @@ class Hub:
             for watcher in self._watchers:
                 if watcher.owner == owner:
                     watcher.put(0, "stats", text)
-        weights = await run_in_threadpool(weights_json, self.service)
+        weights = await run_in_threadpool(self.service.versions)
         listing = dump(weights)
         if known and listing != known:
             for watcher in self._watchers:
@@ -181,13 +181,6 @@ class Hub:
 
 def _positions(service: Service, owner: str) -> dict[str, int]:
     return {job.id: service.position(job) for job in service.jobs(owner) if job.state == "queued"}
-
-
-def weights_json(service: Service) -> list[dict[str, Any]]:
-    return [
-        {"name": info.name, "title": info.title, "version": info.version, "bytes": info.bytes}
-        for info in service.weights()
-    ]
 
 
 def _read(service: Service, owner: str, after: int, last: int) -> list[EventRow]:

@@ -65,7 +65,19 @@ class Submit(BaseModel):
 
     def request(self) -> EditRequest:
         values = self.model_dump(exclude={"upload", "key", "loras"})
-        return EditRequest(**values, loras=tuple(LoraRef(ref.name, ref.strength) for ref in self.loras))
+        return EditRequest(**values, loras=_refs(self.loras))
+
+
+class Switch(BaseModel):
+    """LoRA versions for a job that has not ended; an empty list is the base alone."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    loras: list[Lora]
+
+
+def _refs(loras: list[Lora]) -> tuple[LoraRef, ...]:
+    return tuple(LoraRef(ref.name, ref.strength) for ref in loras)
 
 
 def job_json(service: Service, job: Job) -> dict[str, Any]:
@@ -102,6 +114,11 @@ def add_routes(router: APIRouter, service: Service) -> None:
     def cancel(job_id: str, owner: Owner) -> dict[str, Any]:
         """Cancel a waiting or running job; one that has ended stays as it is."""
         return job_json(service, service.cancel(owner, job_id))
+
+    @router.post("/api/jobs/{job_id}/weights")
+    def switch(job_id: str, body: Switch, owner: Owner) -> dict[str, Any]:
+        """Let a waiting job have other LoRA versions, or a running one from its next step on."""
+        return job_json(service, service.switch(owner, job_id, _refs(body.loras)))
 
     @router.post("/api/jobs/{job_id}/retry", status_code=201)
     def retry(job_id: str, owner: Owner) -> dict[str, Any]:

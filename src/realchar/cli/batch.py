@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realchar.catalog import BaseInfo, load_base
-from realchar.cli.convert import Terminal, add_options, build_request, load_engine, load_settings, targets_of
+from realchar.cli.convert import (
+    Terminal,
+    add_options,
+    build_request,
+    load_engine,
+    load_settings,
+    targets_of,
+    warn_of_versions,
+)
 from realchar.cli.names import path_argument, printable
 from realchar.convert import conversion
 from realchar.errors import InvalidInput, ModelError, NotFound, RealCharError, storage_error
@@ -75,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     base = load_base(settings.base)
     check_blocks(settings, base)
     request = build_request(args, base, settings)
-    checked(request, settings.weights)
+    checked(request, settings.weights, base)
+    warn_of_versions(request, settings.weights, base)
     settings = with_choices(settings, request)
     tasks = plan_tasks(find_pictures(args.input), args.output, request.stamp)
     _check_folders(args.input, args.output)
@@ -210,7 +219,7 @@ class _Runner:
 
     def _work(self, engine: Engine, task: Task) -> Work[None]:
         self._check_targets(task)
-        request = checked(self.request, self.settings.weights)
+        request = checked(self.request, self.settings.weights, self.base)
         yield from conversion(engine, request, task.source, self._options, self.settings.weights, task.targets)
 
     def _check_targets(self, task: Task) -> None:

@@ -35,7 +35,7 @@ from realchar.schema import (
     event_json,
 )
 from realchar.settings import Attention, Log, Offload, Precision, Settings, Strategy
-from realchar.versions import newest_weights
+from realchar.versions import get_weights, newest_weights, report_of, target_of_base
 
 if TYPE_CHECKING:
     from realchar.engine.pipeline import Engine
@@ -193,13 +193,23 @@ def run(args: argparse.Namespace) -> int:
     check_blocks(settings, base)
     targets = targets_of(args.output, not args.no_stamp)
     _check_targets(args.input, targets)
-    request = checked(build_request(args, base, settings), settings.weights)
+    request = checked(build_request(args, base, settings), settings.weights, base)
+    warn_of_versions(request, settings.weights, base)
     settings = with_choices(settings, request)
     show = _show_json if args.json else Terminal(base).show
     with closing(_events(args.input, request, targets, base, settings)) as events:
         for event in events:
             show(event)
     return 0
+
+
+def warn_of_versions(request: EditRequest, weights: Path, base: BaseInfo) -> None:
+    """Say before anything is spent on it what is odd about the LoRA versions."""
+    target = target_of_base(base)
+    for ref in request.loras:
+        report = report_of(get_weights(weights, ref.name), target, look=True)
+        if report.action == "warn":
+            print(f"realchar: {report.reason}", file=sys.stderr)
 
 
 def _events(

@@ -12,19 +12,7 @@ from realchar.cli.names import path_argument, printable, say
 from realchar.errors import InvalidInput
 from realchar.lora import Report, Target, target_in
 from realchar.settings import Settings
-from realchar.versions import (
-    WeightsInfo,
-    get_weights,
-    info_of,
-    newest_of,
-    picture_beside,
-    read_recommendations,
-    recommendation_for,
-    report_of,
-    scan_weights,
-    steps_of,
-    unread_files,
-)
+from realchar.versions import get_weights, info_of, list_versions, look_at, unread_files
 
 EXIT_CODES = {"accept": 0, "warn": 1, "reject": 2}
 
@@ -72,17 +60,7 @@ def _against(args: argparse.Namespace) -> tuple[Target, Path]:
 
 def run_list(args: argparse.Namespace) -> int:
     target, folder = _against(args)
-    infos = scan_weights(folder)
-    table = read_recommendations(folder)
-    newest = newest_of(infos, target)
-    rows = [
-        {
-            **_facts(info, report_of(info, target)),
-            "newest": info is newest,
-            "recommendation": recommendation_for(info.version, table),
-        }
-        for info in infos
-    ]
+    rows = [version.to_json() for version in list_versions(folder, target)]
     if args.json:
         say(json.dumps(rows, indent=2))
         return 0
@@ -100,32 +78,14 @@ def run_check(args: argparse.Namespace) -> int:
     info = info_of(args.file) if args.file.exists() else get_weights(folder, str(args.file))
     if info is None or not info.path.is_file():
         raise InvalidInput("file", f"{str(args.file)!r} is no file; give a .safetensors file.", value=str(args.file))
-    report = report_of(info, target, look=True)
-    facts = {**report.to_json(), **_facts(info, report), "sha256": file_sha256(info.path)}
+    version = look_at(info, folder, target)
+    report = version.report
+    facts = {**version.to_json(), **report.to_json(), "sha256": file_sha256(info.path)}
     if args.json:
         say(json.dumps(facts, indent=2))
     else:
         say("\n".join(_lines(facts, report)))
     return EXIT_CODES[report.action]
-
-
-def _facts(info: WeightsInfo, report: Report) -> dict[str, Any]:
-    picture = picture_beside(info)
-    return {
-        "name": info.name,
-        "version": info.version,
-        "steps": steps_of(info, report),
-        "bytes": info.bytes,
-        "action": report.action,
-        "format": report.format,
-        "reason": report.reason,
-        "matched": report.matched,
-        "total": report.total,
-        "rank": report.rank,
-        "touches_modulation": report.touches_modulation,
-        "picture": picture.name if picture else None,
-        "metadata": dict(report.metadata),
-    }
 
 
 _MARKS = {"accept": "✔", "warn": "⚠", "reject": "✕"}
@@ -137,7 +97,7 @@ def _line(row: dict[str, Any]) -> str:
         return "  ".join([*parts, printable(row["reason"])])
     parts.append(f"{row['matched']}/{row['total']} modules")
     parts += [f"rank {row['rank']}"] if row["rank"] else []
-    parts += ["newest"] if row["newest"] else []
+    parts += ["newest"] if row["default"] else []
     parts += [row["recommendation"]] if row["recommendation"] else []
     parts += [printable(row["reason"])] if row["action"] == "warn" else []
     return "  ".join(parts)

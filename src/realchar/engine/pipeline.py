@@ -29,12 +29,25 @@ from realchar.engine.ladder import with_smaller_tiles
 from realchar.engine.memory import Footprint
 from realchar.engine.pace import Pace
 from realchar.engine.prompts import PromptCache, prompts_of
+from realchar.engine.switching import Switch, switched, use, versions_of
 from realchar.engine.tiling import count
 from realchar.engine.together import Make, Together, Work
 from realchar.engine.work import ticking
 from realchar.errors import InvalidInput, OutOfMemory
 from realchar.machine import GB, read_memory
-from realchar.schema import Decoded, Degraded, EditRequest, Ended, Event, Memory, Planned, Stage, StageName, Step, Tick
+from realchar.schema import (
+    Decoded,
+    Degraded,
+    EditRequest,
+    Ended,
+    Event,
+    Memory,
+    Planned,
+    Stage,
+    StageName,
+    Step,
+    Tick,
+)
 from realchar.settings import AS_IT_IS, HostMemory, Offload, Settings, Speed, Strategy
 
 log = logging.getLogger("realchar.engine")
@@ -181,16 +194,21 @@ class Engine:
         return Together(self, more, width)
 
     def work(
-        self, request: EditRequest, picture: Image.Image, box: tuple[int, int, int, int], loras: list[Path]
+        self,
+        request: EditRequest,
+        picture: Image.Image,
+        box: tuple[int, int, int, int],
+        loras: list[Path],
+        switch: Switch = lambda: None,
     ) -> Work[Decoded]:
         """Edit `picture` (RGB, sides multiples of 32) and crop the result to `box` (left, top, right, bottom).
 
-        `loras` are the files of `request.loras`, in order. Yields the stages' events and asks for velocities; returns the
+        `loras` are the files of `request.loras`, in order; `switch` may change them between steps. Yields the stages' events and asks for velocities; returns the
         picture. Raises ModelError, OutOfMemory, ResultError.
         """
         progress = _Progress()
         try:
-            return (yield from self._stages(request, picture, box, loras, progress))
+            return (yield from self._stages(request, picture, box, loras, switch, progress))
         except torch.OutOfMemoryError:
             pass
         finally:
@@ -209,6 +227,7 @@ class Engine:
         picture: Image.Image,
         box: tuple[int, int, int, int],
         loras: list[Path],
+        switch: Switch,
         progress: _Progress,
     ) -> Work[Decoded]:
         began = time.monotonic()
@@ -233,14 +252,14 @@ class Engine:
         # 5. Denoise
         yield progress.enter("denoise")
         run = yield from self.memory.spared(partial(self._start, request, embeds, reference))
-        yield from self._denoise(run, began)
+        switches = yield from self._denoise(run, began, switch)
         # 6. Decode
         yield progress.enter("decode")
         decode = partial(self.family.decode, run.result())
         pixels = yield from self.memory.spared(partial(with_smaller_tiles, decode, size, tile, self.family.device))
         image = picture_of(pixels).crop(box)
         yield self._reading()
-        return Decoded(image, self._facts(plan))
+        return Decoded(image, self._facts(plan) | ({"switches": switches} if switches else {}))
 
     @property
     def busy(self) -> bool:
@@ -255,14 +274,14 @@ class Engine:
         self, request: EditRequest, picture: Image.Image, loras: list[Path], progress: _Progress
     ) -> Generator[Event, None, None]:
         """Have the weights as this run needs them; where others are under way they must be so already."""
-        versions = list(zip(loras, (ref.strength for ref in request.loras), strict=True))
-        if not self.joins(versions):
+        files = list(zip(request.loras, loras, strict=True))
+        if not self.joins(versions_of(files)):
             raise InvalidInput("together", "Runs with different LoRA versions can't share a loop; make them in turn.")
         progress.under_way = True
         self._under_way += 1
         if self._under_way == 1:
             yield from self.memory.fit_blocks(request, picture.size, loras)
-        yield from self.memory.spared(partial(self._use, versions))
+        yield from self.memory.spared(partial(use, self.family, files))
 
     def _leave(self, progress: _Progress) -> None:
         if progress.under_way:
@@ -270,10 +289,6 @@ class Engine:
         if not self._under_way:
             self.family.rest()
             release(self.family.device)
-
-    def _use(self, versions: list[tuple[Path, float]]) -> Generator[Event, None, None]:
-        self.family.adapters.use(versions)
-        yield from ()
 
     def _start(
         self, request: EditRequest, embeds: list[Tensor], reference: Reference
@@ -296,10 +311,14 @@ class Engine:
             compiled=self.family.blocks.compiled,
         )
 
-    def _denoise(self, run: Denoising, began: float) -> Work[None]:
+    def _denoise(self, run: Denoising, began: float, switch: Switch) -> Work[list[dict[str, Any]]]:
+        """Take all steps; returns the switches of versions between them."""
+        switches: list[dict[str, Any]] = []
         steps, pace = run.request.steps, Pace()
         first = last = time.monotonic()
         for i in range(steps):
+            alone = self._under_way == 1
+            switches += yield from switched(run, self.memory, switch, i + 1, alone=alone)
             run.take(i, (yield run.ask(i)))
             now = time.monotonic()
             if self.on_gpu and self._under_way == 1 and (usual := pace.jumps(now - last)) is not None:
@@ -308,6 +327,7 @@ class Engine:
             eta = (now - first) / (i + 1) * (steps - i - 1)
             yield Step(i + 1, steps, now - began, eta, run.preview(i))
             yield self._reading()
+        return switches
 
     def _reading(self) -> Memory:
         reading = read_memory(str(self.family.device))

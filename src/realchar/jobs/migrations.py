@@ -44,7 +44,12 @@ def m003_files(db: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_jobs, m002_events, m003_files)
+def m004_switch(db: sqlite3.Connection) -> None:
+    """Let a running job be told of other LoRA versions: the JSON of a list, until its worker has taken it."""
+    db.execute("ALTER TABLE jobs ADD COLUMN switch TEXT")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (m001_jobs, m002_events, m003_files, m004_switch)
 
 
 def migrate(db: sqlite3.Connection) -> None:

@@ -10,13 +10,14 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from realchar.jobs.database import Database
 from realchar.jobs.rows import EventRow, FileRow, UploadRow, dump, event_row, job_row
-from realchar.schema import EditRequest, Job, JobState
+from realchar.schema import EditRequest, Job, JobState, LoraRef
 
 MAX_ATTEMPTS = 2  # a job that crashed the worker is tried once more
 
@@ -85,6 +86,20 @@ class JobStore:
                 ).rowcount
             )
 
+    def switch(self, job: str, owner: str, loras: Sequence[LoraRef]) -> bool:
+        """Give a waiting job other LoRA versions, or have its worker take them before the next step; False: it has ended."""
+        refs = [asdict(ref) for ref in loras]
+        with self._db.write() as db:
+            row = db.execute("SELECT state, request FROM jobs WHERE id=? AND owner=?", (job, owner)).fetchone()
+            if row is None or row["state"] not in ("queued", "running"):
+                return False
+            if row["state"] == "queued":
+                request = json.dumps(json.loads(row["request"]) | {"loras": refs})
+                db.execute("UPDATE jobs SET request=? WHERE id=?", (request, job))
+            else:
+                db.execute("UPDATE jobs SET switch=? WHERE id=?", (json.dumps(refs), job))
+        return True
+
     # ---- workers: claim, append, finish
 
     def next_queued(self) -> Job | None:
@@ -98,7 +113,7 @@ class JobStore:
             return None  # an idle poll takes no write lock
         with self._db.write() as db:
             row = db.execute(
-                "UPDATE jobs SET state='running', worker=?, attempt=attempt+1, started=?, lease=?, cancelling=0"
+                "UPDATE jobs SET state='running', worker=?, attempt=attempt+1, started=?, lease=?, cancelling=0, switch=NULL"
                 " WHERE seq=(SELECT min(seq) FROM jobs WHERE state='queued') AND id=coalesce(?, id) RETURNING *",
                 (worker, self.now(), self.now() + self.lease_s, only),
             ).fetchone()
@@ -126,6 +141,25 @@ class JobStore:
         sql = "SELECT cancelling FROM jobs WHERE id=? AND worker=? AND attempt=? AND state='running'"
         rows = self._db.read(sql, job.id, worker, job.attempt)
         return bool(rows) and not rows[0]["cancelling"]
+
+    def take_switch(self, job: Job, worker: str) -> list[LoraRef] | None:
+        """Return the LoRA versions that a running job is to go on with, once; None: as before."""
+        claim = "id=? AND worker=? AND attempt=? AND state='running' AND switch IS NOT NULL"
+        rows = self._db.read(f"SELECT switch FROM jobs WHERE {claim}", job.id, worker, job.attempt)
+        if not rows:
+            return None  # asked before every step: that takes no write lock
+        with self._db.write() as db:
+            sql = f"UPDATE jobs SET switch=NULL WHERE {claim} AND switch=?"
+            taken = db.execute(sql, (job.id, worker, job.attempt, rows[0]["switch"])).rowcount
+        return [LoraRef(**ref) for ref in json.loads(rows[0]["switch"])] if taken else None
+
+    def set_loras(self, job: Job, worker: str, loras: Sequence[dict[str, Any]]) -> None:
+        """Take note of the LoRA versions with which a running job goes on."""
+        with self._db.write() as db:
+            db.execute(
+                "UPDATE jobs SET request=json_set(request, '$.loras', json(?)) WHERE id=? AND worker=? AND attempt=?",
+                (json.dumps(list(loras)), job.id, worker, job.attempt),
+            )
 
     def append(self, job: Job, worker: str, kind: str, payload: dict[str, Any], preview: bytes | None = None) -> bool:
         """Add an event and renew the lease; returns what `beat` returns, and adds nothing when the claim is lost."""
