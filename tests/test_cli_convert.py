@@ -16,6 +16,7 @@ from realchar.cli import build_parser, main
 from realchar.cli.convert import load_settings
 from realchar.errors import InvalidInput, storage_error
 from realchar.results import read_params, save
+from tests.lora_files import write
 
 
 @pytest.fixture
@@ -173,6 +174,36 @@ def test_a_target_that_can_not_be_is_told_before_the_base_is_loaded(
     assert main(["convert", str(source), "-o", str(tmp_path / out)]) == code
     stderr = capfd.readouterr().err
     assert sentence in stderr and "Loading" not in stderr and "Traceback" not in stderr
+
+
+def test_several_loras_at_once_each_with_its_strength(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "versions"
+    folder.mkdir()
+    for name in ("one_1", "two_2", "a:b_3"):
+        write(folder / f"{name}.safetensors", "diffusers")
+    monkeypatch.setenv("REALCHAR_WEIGHTS", str(folder))
+    argv = ["convert", str(source), "-o", str(tmp_path / "out.png"), "--steps", "1", "--preset", "draft", "--json"]
+    assert main([*argv, "--weights", "one_1", "--strength", "0.5", "--add", "two_2:0.25", "--add", "a:b_3"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    used = next(event for event in events if event["event"] == "saved")["params"]["loras"]
+    assert [(ref["name"], ref["strength"]) for ref in used] == [("one_1", 0.5), ("two_2", 0.25), ("a:b_3", 1.0)]
+    assert main([*argv, "--weights", "none", *["--add", "two_2"] * 9]) == 2
+    assert "9 LoRA versions at once are too many" in capsys.readouterr().err
+
+
+def test_what_is_odd_about_a_version_is_told_before_it_is_used(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "odd_2.safetensors", "kohya, alpha 0")
+    (tmp_path / "bad_3.safetensors").write_bytes(b"<html>")
+    monkeypatch.setenv("REALCHAR_WEIGHTS", str(tmp_path))
+    argv = ["convert", str(source), "-o", str(tmp_path / "out.png"), "--steps", "1", "--preset", "draft"]
+    assert main([*argv, "--weights", "bad_3"]) == 1
+    assert "is a web page" in capsys.readouterr().err and not (tmp_path / "out.png").exists()
+    assert main(argv) == 0
+    assert "has an alpha of 0 in 5 modules" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--strength", "nan"], ["--seed", "-2"], ["--prompt", "a\udcffb"]])

@@ -46,13 +46,15 @@ def build(service: Service) -> gr.Blocks:
         convert.click(None, values, None, js="(...v) => rc.convert(v)")
         apply.click(None, values, values, js="(...v) => rc.applied(v)")
 
-        def choices() -> Any:
-            return gr.update(choices=handlers.weight_choices(service))
+        def choices() -> tuple[Any, ...]:
+            further = gr.update(choices=handlers.further_choices(service))
+            return gr.update(choices=handlers.weight_choices(service)), further, further
 
         quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-        refresh.click(choices, None, form.lora, **quick)
+        listed = [form.lora, form.lora2, form.lora3]
+        refresh.click(choices, None, listed, **quick)
         # The listing first, then the kept form: its version is set only when it is in the listing.
-        page.load(choices, None, form.lora, **quick).then(None, values, values, js="(...v) => rc.opened(v)")
+        page.load(choices, None, listed, **quick).then(None, values, values, js="(...v) => rc.opened(v)")
     return page
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TILE_SIDES = (128, 256, 512, 1024)  # pixels
 
-VERSION = """<div class="rc-version" hidden><img alt="" hidden><div><p class="rc-note" role="status"></p>
+VERSION = """<div class="rc-version" hidden><img alt="" hidden><div><p class="rc-about" role="status"></p>
 <p class="rc-warned" role="status" hidden></p></div></div><details class="rc-unusable" hidden><summary></summary><ul></ul></details>"""
 
 Control = gr.Radio | gr.Dropdown | gr.Slider | gr.Number | gr.Textbox | gr.Checkbox
@@ -31,6 +31,10 @@ class Controls:
     preset: gr.Radio
     lora: gr.Dropdown
     strength: gr.Slider
+    lora2: gr.Dropdown
+    strength2: gr.Slider
+    lora3: gr.Dropdown
+    strength3: gr.Slider
     cfg: gr.Slider
     steps: gr.Slider
     seed: gr.Number
@@ -70,6 +74,8 @@ def build(service: Service) -> Controls:
     )
     part("version", VERSION)
     strength = _slider("strength", 0, 2, 1, 0.05, interactive=lora.value != handlers.NO_LORA)
+    with gr.Accordion(T["set.more"], open=False, elem_id="rc-more"):
+        (lora2, strength2), (lora3, strength3) = (_one_more(service, i) for i in (2, 3))
     cfg = _slider("cfg", 1, min(12, MAX_CFG), preset.cfg, 0.5)
     steps = _slider("steps", 1, min(50, MAX_STEPS), preset.steps, 1)
     seed = _seed()
@@ -107,6 +113,10 @@ def build(service: Service) -> Controls:
         chips,
         lora,
         strength,
+        lora2,
+        strength2,
+        lora3,
+        strength3,
         cfg,
         steps,
         seed,
@@ -122,6 +132,22 @@ def build(service: Service) -> Controls:
     )
     _wire(controls)
     return controls
+
+
+def _one_more(service: Service, i: int) -> tuple[gr.Dropdown, gr.Slider]:
+    """Make the controls of a further LoRA; it begins with none."""
+    lora = gr.Dropdown(
+        handlers.further_choices(service),
+        value=handlers.NO_LORA,
+        label=T["set.further"].format(i=i),
+        filterable=False,
+        interactive=True,
+        elem_id=f"rc-f-lora{i}",
+    )
+    strength = gr.Slider(
+        0, 2, 1, step=0.05, label=T["set.further.strength"].format(i=i), interactive=False, elem_id=f"rc-f-strength{i}"
+    )
+    return lora, strength
 
 
 def _memory(service: Service) -> tuple[gr.Radio, gr.Slider, gr.Radio]:
@@ -200,6 +226,8 @@ def _wire(form: Controls) -> None:
         number.change(None, numbers, form.preset, js="(...v) => rc.presetOf(v)")
     form.prompt_set.input(None, [form.prompt_set, form.prompt], form.prompt, js="(...v) => rc.promptOf(v)")
     form.prompt.change(None, form.prompt, form.prompt_set, js="(v) => rc.promptSetOf(v)")
-    form.lora.change(None, form.lora, form.strength, js="(v) => rc.strengthFor(v)")
+    pairs = ((form.lora, form.strength), (form.lora2, form.strength2), (form.lora3, form.strength3))
+    for lora, strength in pairs:
+        lora.change(None, lora, strength, js="(v) => rc.strengthFor(v)")
     for control in form.all():
         control.change(None, form.all(), None, js="(...v) => rc.save(v)")

@@ -29,6 +29,12 @@ def weight_choices(service: Service) -> list[Choice]:
     return [*choices, (TEXTS["set.version.none"], NO_LORA)]
 
 
+def further_choices(service: Service) -> list[Choice]:
+    """Return the same choices for a further LoRA, none first."""
+    *versions, none = weight_choices(service)
+    return [(TEXTS["set.further.none"], none[1]), *versions]
+
+
 def _label(row: dict[str, Any], *, alone: bool) -> str:
     """Return how the list names a version; `alone`: no other has its number."""
     parts = [f"v{row['version']}" if row["version"] is not None and alone else row["name"]]

@@ -20,6 +20,7 @@ from realchar.versions import get_weights, report_of, target_of_base
 MAX_SEED = 2**32 - 1
 RANDOM_SEED = -1
 TILES = (64, 4096)  # pixels of a tile's side
+MOST_LORAS = 8  # at once
 MAX_PROMPT = 4000  # characters; the text encoder's own limit is 1024 tokens
 
 
@@ -108,6 +109,9 @@ def check_values(request: EditRequest) -> None:
         _check_range("long_edge", request.long_edge, 32, 4096)
     if request.tile is not None:
         _check_range("tile", request.tile, *TILES)
+    if len(request.loras) > MOST_LORAS:
+        message = f"{len(request.loras)} LoRA versions at once are too many; choose {MOST_LORAS} or fewer."
+        raise InvalidInput("loras", message, value=len(request.loras))
     for ref in request.loras:
         check_strength(ref)
     if request.size not in ("safe", "native"):

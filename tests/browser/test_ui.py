@@ -426,6 +426,55 @@ def test_strength_is_there_only_with_a_version(open_page: Any, url: str) -> None
     expect(strength).to_be_disabled()
 
 
+def test_a_version_says_what_it_is_and_what_cant_be_used(browser: Browser, tmp_path: Path) -> None:
+    with fake_app(tmp_path, free_port()) as url:
+        page = browser.new_context(viewport=DESKTOP).new_page()
+        rows = page.request.get(f"{url}/api/weights").json()
+        rows[0] |= {"recommendation": "natural look", "picture": True}
+        rows[1] |= {"action": "reject", "reason": "LoRA 'flux.safetensors' was made for Flux, not for this base."}
+        page.route("**/api/weights", lambda route: route.fulfill(json=rows))
+        looked = rows[0] | {"action": "warn", "reason": "LoRA 'x' adds nothing: all of its values are zero."}
+        page.route("**/api/weights/check*", lambda route: route.fulfill(json=looked))
+        load(page, url)
+        part = page.locator("#rc-part-version")
+        expect(part.locator(".rc-version")).to_be_hidden()
+        page.locator("#rc-f-lora input").click()
+        page.get_by_role("option", name="v8500").click()
+        expect(part.locator(".rc-about")).to_have_text("Natural look · 840 of 840 modules matched, rank 32")
+        expect(part.locator(".rc-warned")).to_contain_text(
+            "adds nothing"
+        )  # found when all of its numbers were looked at
+        expect(part.get_by_alt_text("Example of v8500")).to_be_visible()
+        assert part.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 64
+        page.get_by_text("1 file in the weights folder can't be used").click()
+        expect(part.get_by_text("was made for Flux")).to_be_visible()
+        page.context.close()
+
+
+def test_a_running_job_is_switched_to_another_version(open_page: Any, url: str) -> None:
+    page = open_page()
+    page.locator("#rc-f-steps input[type=number]").fill("40")
+    page.locator("#rc-f-lora input").click()
+    page.get_by_role("option", name="v3056").click()
+    convert(page)
+    expect(page.locator(".rc-step")).to_contain_text("/40")
+    expect(page.locator(".rc-switch")).to_be_hidden()  # it has what is chosen
+    page.locator("#rc-f-lora input").click()
+    page.get_by_role("option", name="v8500").click()
+    button = page.get_by_role("button", name="Switch to v8500 now")
+    button.click()
+    expect(page.locator(".rc-toast")).to_have_text("v8500 in effect (0.2 s)")
+    expect(page.locator(".rc-switch")).to_be_hidden()
+    job = page.request.get(f"{url}/api/jobs").json()[0]
+    assert [ref["name"] for ref in job["request"]["loras"]] == ["AnythingtoRealCharacters2511_0008500"]
+    page.locator("#rc-f-lora input").click()
+    page.get_by_role("option", name="No LoRA").click()
+    expect(page.get_by_role("button", name="Switch to No LoRA (base only) now")).to_be_visible()
+    page.locator(".rc-cancel").click()
+    expect(page.locator(".rc-veil")).to_contain_text("Cancelled at step")
+    expect(page.locator(".rc-switch")).to_be_hidden()
+
+
 def test_sizes_are_explained(open_page: Any) -> None:
     expect(open_page().locator("#rc-f-size")).to_contain_text("Native is the size that the model was trained on")
 
@@ -472,7 +521,7 @@ def test_form_is_kept_over_a_reload(open_page: Any, url: str) -> None:
     load(page, url)
     expect(page.locator("#rc-f-steps input[type=number]")).to_have_value("25")
     expect(page.locator("#rc-f-seed input")).to_have_value(seed)
-    expect(page.locator("#rc-f-lora input")).to_have_value("v3056")
+    expect(page.locator("#rc-f-lora input")).to_have_value("v3056 · 1 MB")
     page.get_by_role("button", name="Prompt").click()
     expect(page.get_by_label("Negative prompt")).to_have_value("noise")
     expect(page.get_by_label("Enhanced")).to_be_checked()
@@ -485,8 +534,13 @@ def test_form_reaches_the_job(open_page: Any, url: str) -> None:
     page = open_page()
     page.get_by_text("Quick draft").click()
     page.locator("#rc-f-lora input").click()
-    page.get_by_role("option", name="v8500 · newest").click()
+    page.get_by_role("option", name="v8500").click()
     page.locator("#rc-f-strength input[type=number]").fill("0.65")
+    page.get_by_role("button", name="More LoRAs").click()
+    expect(page.locator("#rc-f-strength2 input[type=number]")).to_be_disabled()
+    page.locator("#rc-f-lora2 input").click()
+    page.locator("#rc-f-lora2").get_by_role("option", name="v500").click()
+    page.locator("#rc-f-strength2 input[type=number]").fill("0.4")
     page.locator("#rc-f-seed input").fill("4242")
     page.get_by_role("button", name="Memory").click()
     page.locator("#rc-f-tile input").click()
@@ -498,9 +552,12 @@ def test_form_reaches_the_job(open_page: Any, url: str) -> None:
     wanted = {"steps": 12, "cfg": 5, "seed": 4242, "size": "safe", "long_edge": 288, "stamp": False, "preset": "draft"}
     wanted["tile"] = 128
     assert {key: request[key] for key in wanted} == wanted
-    assert request["loras"] == [{"name": "AnythingtoRealCharacters2511_0008500", "strength": 0.65}]
+    assert request["loras"] == [
+        {"name": "AnythingtoRealCharacters2511_0008500", "strength": 0.65},
+        {"name": "AnythingtoRealCharacters2511_0000500", "strength": 0.4},
+    ]
     expect(page.locator(".rc-clean")).to_be_hidden()
-    expect(page.locator(".rc-facts")).to_contain_text("v8500 · CFG 5 · 12 steps · seed 4242")
+    expect(page.locator(".rc-facts")).to_contain_text("v8500 × 0.65 + v500 × 0.4 · CFG 5 · 12 steps · seed 4242")
 
 
 def test_memory_controls_of_a_machine_without_a_card(open_page: Any) -> None:

@@ -87,14 +87,16 @@
     const listing = await api("GET", "/api/weights").catch(() => null);
     if (listing) state.weights = listing;
     if (kept) {
-      for (const name of boot.fields) if (name !== "lora" && typeof kept[name] === typeof state.form[name]) state.form[name] = kept[name];
+      for (const name of boot.fields) if (!/^lora/.test(name) && typeof kept[name] === typeof state.form[name]) state.form[name] = kept[name];
       if (!(state.form.size in boot.sizes)) state.form.size = "safe";
       for (const [name, values] of Object.entries(boot.choices)) if (!values.includes(state.form[name])) state.form[name] = fresh[name];
       state.form.vram = Math.min(state.form.vram, boot.most_vram);
       // Who never chose another version gets the newest, also when that is a new file.
       if (listing) state.form.lora = kept.newest || !knownVersion(kept.lora) ? defaultVersion() : kept.lora;
+      if (listing) for (const name of ["lora2", "lora3"]) if (knownVersion(kept[name])) state.form[name] = kept[name];
     }
     opened = state.opened = true;
+    drawVersion();
     return listed(state.form);
   }
   const defaultVersion = () => state.weights.find((info) => info.default)?.name ?? boot.none;
@@ -143,6 +145,7 @@
     const info = state.weights.find((w) => w.name === name);
     return info?.version != null ? `v${info.version}` : info?.title ?? name;
   };
+  const loraNames = (loras) => loras.map((ref) => versionName(ref.name) + (ref.strength === 1 ? "" : ` × ${ref.strength}`)).join(" + ") || T["set.version.none"];
   function drawVersion() {
     const root = parts.version;
     if (!root) return;
@@ -152,7 +155,7 @@
     show(box, Boolean(info));
     if (info) {
       const covered = info.total ? [t("set.coverage", { m: info.matched, n: info.total }), ...(info.rank ? [t("set.coverage.rank", { r: info.rank })] : [])].join(", ") : "";
-      say(one(box, ".rc-note"), [info.recommendation && t("set.version.for", { text: info.recommendation }), covered].filter(Boolean).join(" · "));
+      say(one(box, ".rc-about"), [info.recommendation && info.recommendation[0].toUpperCase() + info.recommendation.slice(1), covered].filter(Boolean).join(" · "));
       tell(one(box, ".rc-warned"), info.action === "accept" ? "" : info.reason);
       const picture = one(box, "img");
       show(picture, info.picture);
@@ -176,15 +179,16 @@
       drawVersion();
     } catch { looked.delete(lookedKey(row)); /* asked again at the next change */ }
   }
-  const lorasOf = (form) => (form.lora === boot.none || !form.lora ? [] : [{ name: form.lora, strength: form.strength }]);
+  const LORAS = [["lora", "strength"], ["lora2", "strength2"], ["lora3", "strength3"]];
+  const lorasOf = (form) => LORAS.filter(([lora]) => form[lora] && form[lora] !== boot.none).map(([lora, strength]) => ({ name: form[lora], strength: form[strength] }));
   const sameLoras = (a, b) => a.length === b.length && a.every((ref, i) => ref.name === b[i].name && ref.strength === b[i].strength);
   async function switchNow() {
-    const job = jobs.get(state.focus), name = state.form.lora;
+    const job = jobs.get(state.focus), loras = lorasOf(state.form);
     detail(job.id).switching = true;
     render();
     try {
-      await api("POST", `/api/jobs/${job.id}/weights`, { loras: lorasOf(state.form) });
-      toast(t("run.switch.asked", { v: versionName(name) }));
+      await api("POST", `/api/jobs/${job.id}/weights`, { loras });
+      toast(t("run.switch.asked", { v: loraNames(loras) }));
     } catch (error) {
       detail(job.id).switching = false;
       toast(error.message);
@@ -419,17 +423,17 @@
   }
   function restore() {
     const params = state.restoring;
-    const version = params.loras[0]?.name ?? boot.none;
+    const versions = LORAS.map((_, i) => params.loras[i]?.name ?? boot.none);
+    const unknown = versions.find((version) => !knownVersion(version));
     const size = params.long_edge ? "small" : params.size;
     change({
       preset: params.preset in boot.presets ? params.preset : "custom",
-      ...(knownVersion(version) ? { lora: version } : {}),
-      strength: params.loras[0]?.strength ?? 1,
+      ...Object.fromEntries(LORAS.flatMap(([lora, strength], i) => [...(knownVersion(versions[i]) ? [[lora, versions[i]]] : []), [strength, params.loras[i]?.strength ?? 1]])),
       cfg: params.cfg, steps: params.steps, seed: params.seed, size,
       prompt_set: promptSetOf(params.prompt), prompt: params.prompt, negative: params.negative_prompt.trim(), stamp: params.stamp,
     });
     setCard(null);
-    dropNote(knownVersion(version) ? T["card.restored"] : t("card.restored.version", { v: version }));
+    dropNote(unknown ? t("card.restored.version", { v: unknown }) : T["card.restored"]);
     one(document, "#rc-drop").focus();
   }
   function acceptAnywhere() {
@@ -609,7 +613,7 @@
     const other = one(root, ".rc-switch"), last = step && step.i >= step.n;
     show(other, Boolean(view === "running" && !job.cancelling && !last && state.opened && state.form?.lora && !sameLoras(lorasOf(state.form), job.request.loras)));
     other.disabled = Boolean(said.switching) || !state.online;
-    say(other, t("run.switch", { v: versionName(state.form?.lora) }));
+    say(other, t("run.switch", { v: loraNames(lorasOf(state.form ?? {})) }));
     drawTimes();
   }
   const planText = (plan) => plan ? [
@@ -630,8 +634,8 @@
   }
   const memoryText = (m) => t(`run.${m.memory}`, { used: gb(m.used_gb), total: gb(m.total_gb) });
   function facts(job) {
-    const r = job.request, ref = r.loras[0];
-    const version = versionName(ref?.name);
+    const r = job.request, params = job.result.params;
+    const version = [params?.loras ?? r.loras, ...(params?.switches ?? []).map((each) => each.loras)].map(loraNames).join(" → ");
     return t("res.facts", { version, cfg: r.cfg, steps: r.steps, seed: r.seed, t: clock(job.result.seconds) });
   }
   let announced = "";
@@ -846,7 +850,7 @@
       const job = jobs.get(data.job), said = detail(data.job);
       said.switching = false;
       if (job && data.step != null) job.request.loras = data.loras;
-      if (data.job === state.focus && id > line.hello) toast(t("run.in_effect", { v: versionName(data.loras[0]?.name), t: data.seconds.toFixed(1) }));
+      if (data.job === state.focus && id > line.hello) toast(t("run.in_effect", { v: loraNames(data.loras), t: data.seconds.toFixed(1) }));
       render();
     },
     degraded(data) {

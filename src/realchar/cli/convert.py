@@ -68,6 +68,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", metavar="NAME", help="LoRA version, or none; default: the newest that fits the base"
     )
+    parser.add_argument(
+        "--add",
+        metavar="NAME[:S]",
+        action="append",
+        type=_further,
+        default=[],
+        help="another LoRA beside it, its strength behind a colon; may be given several times",
+    )
     parser.add_argument("--strength", type=float, default=1.0, metavar="S", help="LoRA strength, default %(default)s")
     parser.add_argument("--steps", type=int, metavar="N", help="default: the preset's")
     parser.add_argument("--cfg", type=float, metavar="S", help="guidance scale, default: the preset's")
@@ -137,6 +145,15 @@ def load_settings(args: argparse.Namespace) -> Settings:
     return settings
 
 
+def _further(text: str) -> LoraRef:
+    """Return a LoRA by its name and, behind the last colon, its strength."""
+    name, colon, strength = text.rpartition(":")
+    try:
+        return LoraRef(name, float(strength)) if colon else LoraRef(text)
+    except ValueError:
+        return LoraRef(text)  # a colon in the name
+
+
 def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) -> EditRequest:
     """Return the request that the options and the preset make; options win."""
     preset = get_preset(args.preset)
@@ -153,7 +170,7 @@ def build_request(args: argparse.Namespace, base: BaseInfo, settings: Settings) 
         size=args.size or preset.size,
         long_edge=small_edge(base.long_edge) if preset.small else None,
         tile=args.tile,
-        loras=() if name == "none" else (LoraRef(name, args.strength),),
+        loras=(*(() if name == "none" else (LoraRef(name, args.strength),)), *args.add),
         preset=preset.name,
         stamp=not args.no_stamp,
         strategy=args.strategy or (None if preset.strategy is Strategy.AUTO else preset.strategy.value),
