@@ -65,6 +65,20 @@ def test_no_two_modules_look_alike_with_underscores() -> None:
         assert resolve(name, TARGET) is None
 
 
+def test_attention_processors_of_old_diffusers_are_read(tmp_path: Path) -> None:
+    name, short = "transformer_blocks.0.attn.processor.to_q_lora", "transformer_blocks.1.attn.processor.to_out_lora"
+    tensors = {
+        f"{each}.{side}.weight": torch.ones(s)
+        for each in (name, short)
+        for side, s in (("down", (4, 192)), ("up", (192, 4)))
+    }
+    found = report(tmp_path, tensors)
+    assert [piece.module for piece in found.pieces] == [
+        Q,
+        "transformer_blocks.1.attn.to_out.0",
+    ] and found.action == "accept"
+
+
 FOREIGN = {
     "Stable Diffusion XL": "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q",
     "Stable Diffusion": "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q",
