@@ -125,6 +125,10 @@ REFUSED: dict[str, tuple[dict[str, Tensor], str]] = {
     "whole numbers": ({A: torch.ones(4, 192, dtype=torch.int32), B: torch.ones(192, 4)}, "is of the kind I32"),
     "no rank": ({A: torch.ones(0, 192), B: torch.ones(192, 0)}, "holds no numbers"),
     "NaN": (pair() | {B: torch.full((192, 4), float("nan"))}, "no numbers"),
+    "infinite where it is summed": (
+        {key: tensor.double() * 1e300 for key, tensor in pair().items()},
+        "values that are no numbers",
+    ),
     "infinite": (pair() | {A: torch.full((4, 192), float("-inf"))}, "no numbers"),
     "NaN alpha": (pair() | {f"transformer.{Q}.alpha": torch.tensor(float("nan"))}, "alpha of .* is no number"),
     "two alphas": (pair() | {f"transformer.{Q}.alpha": torch.tensor([1.0, 2.0])}, "alpha of .* is no number"),
@@ -167,6 +171,10 @@ WARNED: dict[str, tuple[dict[str, Tensor], dict[str, str] | None, str]] = {
     "alpha 0": (pair() | {f"transformer.{Q}.alpha": torch.tensor(0)}, None, "alpha of 0 in 1 module"),
     "bad metadata": (pair(), {"lora_adapter_metadata": "[" * 5000}, "scale in its metadata that can't be read"),
     "untrained": (pair(fill=0.0), None, "adds nothing"),
+    "far too large": (pair(fill=1e15), None, "values so large that pictures will hardly come out (up to 4e+30"),
+    "a huge alpha": (pair() | {f"transformer.{Q}.alpha": torch.tensor(3e38)}, None, "values so large"),
+    "a tiny alpha": (pair() | {f"transformer.{Q}.alpha": torch.tensor(1e-44)}, None, "adds nothing"),
+    "as good as zero": (pair(fill=1e-20), None, "adds nothing"),
     "alpha of nothing": (pair() | {"lora_unet_x.alpha": torch.ones(1)}, None, "no part of a LoRA"),
 }
 
@@ -181,7 +189,7 @@ def test_what_is_odd_is_told_and_used(tmp_path: Path, what: str) -> None:
 def test_a_part_that_adds_nothing_is_noted_only(tmp_path: Path) -> None:
     found = report(tmp_path, pair() | pair("transformer_blocks.1.attn.to_q", fill=0.0))
     assert found.action == "accept" and found.notes == (
-        "1 of its 2 modules add nothing: all of their values are zero.",
+        "1 of its 2 modules add nothing: all of their values are zero or as good as that.",
     )
 
 
@@ -212,6 +220,13 @@ CONTAINERS = {
     "cut header": (struct.pack("<Q", 5000) + b'{"a', "no whole header"),
     "huge header": (struct.pack("<Q", 2**60) + b"{}", "no whole header"),
     "no object": (struct.pack("<Q", 2) + b"[]", "no whole header"),
+    "cut header that begins like a pickle": (struct.pack("<Q", 0x280) + b'{"a', "no whole header"),
+    "cut header that begins like a page": (struct.pack("<Q", 0x213C) + b'{"a', "no whole header"),
+    "bad row behind what looks like a pickle": (
+        struct.pack("<Q", 0x80) + b'{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}'.ljust(0x80) + bytes(4),
+        "not of the size that its shape says",
+    ),
+    "large header": (struct.pack("<Q", 17 * 2**20) + bytes(17 * 2**20), "a header of 17 MiB, and 16 are possible"),
     "no tensors": (struct.pack("<Q", 2) + b"{}", "holds no tensors"),
 }
 

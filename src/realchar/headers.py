@@ -43,15 +43,21 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
     return header, begin
 
 
+class NoHeader(ValueError):
+    """A file that is no safetensors, or is cut off in its header."""
+
+
 def _read_json(path: Path, most_bytes: int) -> tuple[dict[str, Any], int]:
     with path.open("rb") as handle:
         length = int.from_bytes(handle.read(LENGTH_BYTES), "little")
+        if most_bytes < length <= path.stat().st_size:
+            raise ValueError(f"{path.name!r} has a header of {length >> 20} MiB, and {most_bytes >> 20} are possible")
         text = handle.read(length) if length <= most_bytes else b""
     try:
         header = json.loads(text if len(text) == length else b"")
         header.items()
     except (ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path.name!r} has no whole header") from error
+        raise NoHeader(f"{path.name!r} has no whole header") from error
     return header, LENGTH_BYTES + length
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from realchar.headers import Row, read_rows
+from realchar.headers import LENGTH_BYTES, NoHeader, Row, read_rows
 
 MOST_HEADER_BYTES = 16 * 2**20  # a LoRA on every linear layer of the real base has one of 0.3 MB
 MOST_TENSORS = 50_000
@@ -16,7 +16,8 @@ _BEGINNINGS = (
     (b"<", "is a web page, not a LoRA; download it again, signed in where the site asks for it"),
     (b"{", "is a text, not a LoRA; download it again"),
     (b"PK\x03\x04", "is a zip or a PyTorch file that was renamed; it is never opened, get it as .safetensors"),
-    (b"\x80", "is a PyTorch file that was renamed; it is never opened, get it as .safetensors"),
+    (b"\x80\x02}", "is a PyTorch file that was renamed; it is never opened, get it as .safetensors"),
+    (b"\x80\x02\x8a", "is a PyTorch file that was renamed; it is never opened, get it as .safetensors"),
     (b"GGUF", "is a GGUF file, not a LoRA; get it as .safetensors"),
     (b"\x1f\x8b", "is compressed; unpack it first"),
     (b"7z\xbc\xaf", "is compressed; unpack it first"),
@@ -46,7 +47,8 @@ def read(file: Path) -> tuple[Mapping[str, Row], Mapping[str, str]]:
     except OSError as error:
         raise Refused("lora_damaged", f"can't be read ({error.strerror or error}); check it.") from error
     except ValueError as error:
-        raise Refused("lora_damaged", _instead(file) or f"can't be read ({error}); download it again.") from error
+        instead = _instead(file) if isinstance(error, NoHeader) else ""
+        raise Refused("lora_damaged", instead or f"can't be read ({error}); download it again.") from error
     if not rows:
         raise Refused("lora_damaged", "holds no tensors; download it again.")
     if len(rows) > MOST_TENSORS:
@@ -64,4 +66,6 @@ def _instead(file: Path) -> str:
     if not head.strip(b"\0"):
         return "is empty; download it again."
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if b"\0" in head[:LENGTH_BYTES] and text[:1] in (b"<", b"{"):
+        return ""  # the length of a header that is cut off
     return next((f"{what}." for begin, what in _BEGINNINGS if text.startswith(begin)), "")

@@ -17,11 +17,11 @@ from realchar.lora.pieces import Misfit, Piece, rank_of
 from realchar.lora.scales import Scales, scales_of
 from realchar.lora.sorting import Sorted, short, sort
 from realchar.lora.target import Target, concerns_modulation
-from realchar.lora.values import FLOATS, Values, is_finite
+from realchar.lora.values import FLOATS, Values, is_finite, size_of
 
 Action = Literal["accept", "warn", "reject"]
 BASE_KEYS = ("modelspec.architecture", "ss_base_model_version", "base_model", "base_model_name_or_path")
-OWN_BASE = "qwen"  # in what metadata say of the base, whichever of its releases
+LEAST, MOST = 1e-9, 1e6  # of what is added to a weight: less is lost in rounding, more was never trained
 
 
 @dataclass(frozen=True)
@@ -197,28 +197,48 @@ def _notes(found: Sorted, scales: Scales, alphas: Mapping[str, float], metadata:
 
 
 def _looked_at(report: Report, values: Values) -> Report:
-    """Refuse values that are no numbers, and say where all of a product's factors are zero."""
-    zeros = 0
+    """Refuse values that are no numbers; say where what is added is nothing, or more than can be right."""
+    zeros, most = 0, 0.0
     for piece in report.pieces:
         largest = {part: values.largest(report.rows[key]) for part, key in piece.keys.items()}
         for part, key in piece.keys.items():
             if not is_finite(largest[part], report.rows[key].dtype):
                 reason = f"holds values that are no numbers, in {short(key)}; download it again."
                 raise Refused("lora_nan", reason)
-        zeros += _adds_nothing(piece.kind, {part for part, bits in largest.items() if bits})
+        added = _bound(
+            piece, {part: size_of(bits, report.rows[piece.keys[part]].dtype) for part, bits in largest.items()}
+        )
+        zeros += added < LEAST
+        most = max(most, added)
+    if most > MOST:
+        said = f"holds values so large that pictures will hardly come out (up to {most:.0e} added to a weight)."
+        return replace(report, action="warn", reason=" It ".join(filter(None, (said, report.reason))))
     if zeros < len(report.pieces):
-        note = f"{zeros} of its {len(report.pieces)} modules add nothing: all of their values are zero."
+        note = (
+            f"{zeros} of its {len(report.pieces)} modules add nothing: all of their values are zero or as good as that."
+        )
         return replace(report, notes=(*report.notes, note)) if zeros else report
-    nothing = "adds nothing: all of its values are zero, as before training."
+    nothing = "adds nothing: all of its values are zero or as good as that, as before training."
     return replace(report, action="warn", reason=" It ".join(filter(None, (nothing, report.reason))))
 
 
-def _adds_nothing(kind: str, filled: set[str]) -> bool:
-    """Tell whether factors add nothing when only `filled` of their parts are other than zero."""
-    if kind == "lora":
-        return not ({"up", "down"} <= filled or filled & {"bias", "magnitude"})
-    if kind == "loha":
-        return not {"w1_a", "w1_b", "w2_a", "w2_b"} <= filled
-    if kind == "lokr":
-        return not all({f"w{i}"} <= filled or {f"w{i}_a", f"w{i}_b"} <= filled for i in "12")
-    return not filled
+def _bound(piece: Piece, sizes: Mapping[str, float]) -> float:
+    """Return a bound of what a piece adds to a number of its module, from the largest sizes of its factors."""
+    if piece.keys.keys() & {"magnitude", "set", "set_b"}:
+        return 1.0  # whatever the factors are, the weight changes
+    rank = piece.rank or 1
+    if piece.kind == "lora":
+        product = sizes["up"] * sizes["down"] * sizes.get("mid", 1.0) * rank ** (2 if "mid" in sizes else 1)
+    elif piece.kind == "full":
+        product = max(sizes.values())
+    else:
+        product = 1.0
+        for i in "12":
+            pair = (
+                sizes.get(f"w{i}_a", 0.0)
+                * sizes.get(f"w{i}_b", 0.0)
+                * rank
+                * (sizes.get(f"t{i}", 1.0) * rank if f"t{i}" in sizes else 1)
+            )
+            product *= sizes.get(f"w{i}", pair)
+    return abs(piece.scale) * max(product, sizes.get("bias", 0.0))

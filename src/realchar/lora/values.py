@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from realchar.headers import Row
 
-FLOATS = {  # bits as unsigned numbers: of all but the sign, and of the first value that is no finite number
-    "F64": ("<u8", 0x7FFF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000),
+FLOATS = {  # bits as unsigned numbers: of all but the sign, and of the first size that is no finite float32
+    "F64": ("<u8", 0x7FFF_FFFF_FFFF_FFFF, 0x47F0_0000_0000_0000),  # 2**128: sums are made in float32
     "F32": ("<u4", 0x7FFF_FFFF, 0x7F80_0000),
     "F16": ("<u2", 0x7FFF, 0x7C00),
     "BF16": ("<u2", 0x7FFF, 0x7F80),
@@ -60,6 +60,12 @@ class Values:
 def is_finite(largest: int, dtype: str) -> bool:
     """Tell whether floats whose largest bits these are, are all finite numbers."""
     return largest < FLOATS[dtype][2]
+
+
+def size_of(largest: int, dtype: str) -> float:
+    """Return the number whose bits these are."""
+    kind = np.dtype(FLOATS[dtype][0])
+    return _number(largest.to_bytes(kind.itemsize, "little"), dtype)
 
 
 def _numel(row: Row) -> int:
