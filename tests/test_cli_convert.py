@@ -200,7 +200,7 @@ def test_what_is_odd_about_a_version_is_told_before_it_is_used(
     (tmp_path / "bad_3.safetensors").write_bytes(b"<html>")
     monkeypatch.setenv("REALCHAR_WEIGHTS", str(tmp_path))
     argv = ["convert", str(source), "-o", str(tmp_path / "out.png"), "--steps", "1", "--preset", "draft"]
-    assert main([*argv, "--weights", "bad_3"]) == 1
+    assert main([*argv, "--weights", "bad_3"]) == 2
     assert "is a web page" in capsys.readouterr().err and not (tmp_path / "out.png").exists()
     assert main(argv) == 0
     assert "has an alpha of 0 in 5 modules" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import struct
@@ -129,6 +130,12 @@ REFUSED: dict[str, tuple[dict[str, Tensor], str]] = {
         {key: tensor.double() * 1e300 for key, tensor in pair().items()},
         "values that are no numbers",
     ),
+    "a product that overflows": (pair(fill=1e25), "overflows: up to"),
+    "an alpha that overflows": (
+        pair() | {f"transformer.{Q}.alpha": torch.tensor(1e300, dtype=torch.float64)},
+        "overflows",
+    ),
+    "a magnitude that overflows": (pair() | {f"transformer.{Q}.dora_scale": torch.full((192, 1), 3e38)}, "overflows"),
     "infinite": (pair() | {A: torch.full((4, 192), float("-inf"))}, "no numbers"),
     "NaN alpha": (pair() | {f"transformer.{Q}.alpha": torch.tensor(float("nan"))}, "alpha of .* is no number"),
     "two alphas": (pair() | {f"transformer.{Q}.alpha": torch.tensor([1.0, 2.0])}, "alpha of .* is no number"),
@@ -171,8 +178,10 @@ WARNED: dict[str, tuple[dict[str, Tensor], dict[str, str] | None, str]] = {
     "alpha 0": (pair() | {f"transformer.{Q}.alpha": torch.tensor(0)}, None, "alpha of 0 in 1 module"),
     "bad metadata": (pair(), {"lora_adapter_metadata": "[" * 5000}, "scale in its metadata that can't be read"),
     "untrained": (pair(fill=0.0), None, "adds nothing"),
-    "far too large": (pair(fill=1e15), None, "values so large that pictures will hardly come out (up to 4e+30"),
-    "a huge alpha": (pair() | {f"transformer.{Q}.alpha": torch.tensor(3e38)}, None, "values so large"),
+    "far too large": (pair(fill=1e5), None, "values so large that pictures will hardly come out (up to 4e+10"),
+    "a huge alpha": (pair() | {f"transformer.{Q}.alpha": torch.tensor(3e10)}, None, "values so large"),
+    "a scale that is no number": (pair(), {"ss_network_alpha": "abc"}, "scale in its metadata that can't be read"),
+    "a scale that is NaN": (pair(), {"lora_adapter_metadata": '{"lora_alpha": NaN}'}, "can't be read"),
     "a tiny alpha": (pair() | {f"transformer.{Q}.alpha": torch.tensor(1e-44)}, None, "adds nothing"),
     "as good as zero": (pair(fill=1e-20), None, "adds nothing"),
     "alpha of nothing": (pair() | {"lora_unet_x.alpha": torch.ones(1)}, None, "no part of a LoRA"),
@@ -201,6 +210,7 @@ def test_a_part_that_adds_nothing_is_noted_only(tmp_path: Path) -> None:
         ({"lora_alpha": 4, "alpha_pattern": {"attn.to_q": 2}}, 0.5),
         ({"lora_alpha": 4, "alpha_pattern": {"(a+)+$": 2}}, 1.0),  # never run as a pattern: it could take for ever
         ({"lora_alpha": "1e400"}, 1.0),
+        ({"lora_alpha": True}, 1.0),
     ],
 )
 def test_pefts_file_beside_decides_the_scale(tmp_path: Path, config: dict[str, Any], scale: float) -> None:
@@ -238,6 +248,11 @@ def test_what_is_no_safetensors_is_called_by_its_name(tmp_path: Path, what: str)
     file.write_bytes(content)
     found = examine(file, TARGET)
     assert found.action == "reject" and sentence in found.reason
+
+
+def test_a_pipe_beside_a_file_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "adapter_config.json")
+    assert report(tmp_path, pair()).action == "accept"
 
 
 def test_a_download_that_is_not_done_is_told(tmp_path: Path) -> None:

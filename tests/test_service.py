@@ -16,7 +16,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import save_file
 
-from realchar.errors import InvalidInput, JobError, ModelError, NotFound, StorageError
+from realchar.errors import InvalidInput, JobError, NotFound, StorageError
 from realchar.jobs.cleaning import clean
 from realchar.results import parameters, save
 from realchar.schema import EditRequest, LoraRef
@@ -167,7 +167,7 @@ def test_a_version_that_cant_be_used_is_told_before_a_job_is_spent_on_it(service
         ("flux_8", {"double_blocks.0.img_attn.qkv.lora_A.weight": written.tensors[key]}, "made for Flux"),
     ):
         save_file({k: t.clone() for k, t in tensors.items()}, folder / f"{name}.safetensors")
-        with pytest.raises(ModelError, match=sentence):
+        with pytest.raises(InvalidInput, match=sentence):
             service.submit("ann", card, replace(REQUEST, loras=(LoraRef(name),)))
     assert service.jobs("ann") == []
     rows = {row["name"]: row for row in service.versions()}
@@ -206,6 +206,10 @@ def test_only_a_job_that_has_not_ended_is_switched(service: Service, tmp_path: P
         service.switch("ann", job.id, [LoraRef("../x")])
     with pytest.raises(InvalidInput, match="Strength"):
         service.switch("ann", job.id, [LoraRef("look_9", 9.0)])
+    with pytest.raises(InvalidInput, match="named twice"):
+        service.switch("ann", job.id, [LoraRef("look_9"), LoraRef("look_9.safetensors")])
+    with pytest.raises(InvalidInput, match="9 LoRA versions at once"):
+        service.switch("ann", job.id, [LoraRef("look_9")] * 9)
     service.cancel("ann", job.id)
     with pytest.raises(JobError, match="has ended"):
         service.switch("ann", job.id, [])

@@ -16,7 +16,7 @@ from realchar.convert import conversion
 from realchar.engine.pipeline import Engine
 from realchar.errors import NotFound
 from realchar.images import PrepareOptions
-from realchar.results import read_request
+from realchar.results import parameters_text, read_request
 from realchar.schema import Decoded, Degraded, EditRequest, Event, InEffect, LoraRef, Saved, Step
 from realchar.settings import Offload
 from tests.lora_files import write
@@ -131,9 +131,19 @@ def test_a_result_tells_what_it_was_switched_to(engine: Engine, folder: Path) ->
     saved = list(convert(lambda: next(told)))[-1]
     assert isinstance(saved, Saved)
     (switch,) = saved.params["switches"]
+    assert f"from step 2 two_2: {file_sha256(folder / 'two_2.safetensors')[:12]}" in parameters_text(saved.params)
     assert switch["step"] == 2 and switch["loras"][0]["version"] == 2
     assert switch["loras"][0]["sha256"] == file_sha256(folder / "two_2.safetensors")
     assert read_request(targets["stamped"]) is not None
+
+    first = file_sha256(folder / "one_1.safetensors")
+
+    def replaced() -> None:  # while it is in use: the result names the file that was read
+        (folder / "two_2.safetensors").replace(folder / "one_1.safetensors")
+
+    calls = iter([replaced, lambda: None, lambda: None])
+    saved = list(convert(lambda: next(calls)()))[-1]
+    assert isinstance(saved, Saved) and saved.params["loras"][0]["sha256"] == first
 
     def gone() -> tuple[LoraRef, ...]:
         return (LoraRef("../x"),)

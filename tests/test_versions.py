@@ -225,6 +225,9 @@ def test_a_file_is_checked_by_path_or_by_name(tmp_path: Path, capsys: pytest.Cap
     assert "not in the weights folder" in capsys.readouterr().err
     assert main(["weights", "check", str(tmp_path)]) == 2
     assert "is no file" in capsys.readouterr().err
+    for nothing in (str(tmp_path), "nothing"):
+        assert main(["weights", "check", nothing, "--json", "--folder", str(tmp_path)]) == 2
+        assert json.loads(capsys.readouterr().out)["action"] == "reject"
     with pytest.raises(SystemExit):
         main(["weights", "check", "x", "--width", "0"])
     assert "no number from 1" in capsys.readouterr().err

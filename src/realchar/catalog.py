@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
-from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from realchar.lora.target import target_of
 
 COMPONENTS = (*MODELS, "tokenizer", "processor", "scheduler")
 PIPELINE = "QwenImageEditPlusPipeline"
+MOST_HASHES = 1000
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,33 @@ def _fingerprint(base: Path, files: list[Path]) -> str:
 
 def file_sha256(path: Path) -> str:
     """Return the hash of a file; read again only when its time or size has changed."""
-    stat = path.stat()
-    return _sha256(path, stat.st_mtime_ns, stat.st_size)
+    return opened_sha256(path.open("rb"))
 
 
-@lru_cache(maxsize=64)
-def _sha256(path: Path, _mtime_ns: int, _size: int) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+def opened_sha256(file: BufferedReader) -> str:
+    """Return the hash of a file that was opened, whatever took its name since, and close it; `changed` where somebody
+    wrote to it meanwhile.
+    """
+    with file:
+        before = _stamp(file)
+        known = _hashes.get(before)
+        if known is None:
+            known = hashlib.file_digest(file, "sha256").hexdigest()
+            if _stamp(file) != before:
+                return "changed"
+            if len(_hashes) >= MOST_HASHES:
+                _hashes.clear()
+            _hashes[before] = known
+        return known
+
+
+_Stamp = tuple[int, int, int, int]
+_hashes: dict[_Stamp, str] = {}
+
+
+def _stamp(file: BufferedReader) -> _Stamp:
+    stat = os.fstat(file.fileno())
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def damaged_files(folder: Path) -> list[str] | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from realchar.catalog import BaseInfo
-from realchar.errors import InvalidInput, ModelError, too_many_blocks
+from realchar.errors import InvalidInput, too_many_blocks
 from realchar.headers import read_parts
 from realchar.images import PrepareOptions
 from realchar.machine import has_card
@@ -79,24 +79,30 @@ def checked(request: EditRequest, weights: Path, base: BaseInfo) -> EditRequest:
 def checked_loras(loras: Sequence[LoraRef], weights: Path, base: BaseInfo) -> tuple[LoraRef, ...]:
     """Return LoRA versions by their names in the listing.
 
-    Raises NotFound, and ModelError for one that can't be used with this base, all of its numbers looked at: a job that
-    ends in noise costs more than that.
+    Raises NotFound, and InvalidInput for values that can't be and for a version that can't be used with this base, all of
+    its numbers looked at: a job that ends in noise costs more than that.
     """
+    check_lora_values(loras)
     found = []
     for ref in loras:
-        check_strength(ref)
         info = get_weights(weights, ref.name)
         report = report_of(info, target_of_base(base), look=True)
         if report.action == "reject":
-            raise ModelError(report.code, report.reason, name=info.name)
+            raise InvalidInput(report.code, report.reason, name=info.name)
         found.append(replace(ref, name=info.name))
+    if len({ref.name for ref in found}) < len(found):
+        raise InvalidInput("loras", "A LoRA version is named twice; name it once, with a strength of its own.")
     return tuple(found)
 
 
-def check_strength(ref: LoraRef) -> None:
-    """Raise InvalidInput for a version whose name or strength can't be."""
-    _check_range("strength", ref.strength, -2, 2)
-    check_text("weights", ref.name)
+def check_lora_values(loras: Sequence[LoraRef]) -> None:
+    """Raise InvalidInput for names and strengths that can't be, and for too many of them."""
+    if len(loras) > MOST_LORAS:
+        message = f"{len(loras)} LoRA versions at once are too many; choose {MOST_LORAS} or fewer."
+        raise InvalidInput("loras", message, value=len(loras))
+    for ref in loras:
+        _check_range("strength", ref.strength, -2, 2)
+        check_text("weights", ref.name)
 
 
 def check_values(request: EditRequest) -> None:
@@ -109,11 +115,7 @@ def check_values(request: EditRequest) -> None:
         _check_range("long_edge", request.long_edge, 32, 4096)
     if request.tile is not None:
         _check_range("tile", request.tile, *TILES)
-    if len(request.loras) > MOST_LORAS:
-        message = f"{len(request.loras)} LoRA versions at once are too many; choose {MOST_LORAS} or fewer."
-        raise InvalidInput("loras", message, value=len(request.loras))
-    for ref in request.loras:
-        check_strength(ref)
+    check_lora_values(request.loras)
     if request.size not in ("safe", "native"):
         raise InvalidInput("size", f"Size is {request.size!r}, but 'safe' or 'native' is possible.", value=request.size)
     if request.preset != "custom":

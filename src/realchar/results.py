@@ -56,6 +56,7 @@ def parameters_text(params: dict[str, Any]) -> str:
         "Model hash": base.get("fingerprint"),
         "Model": base.get("title"),
         "Lora hashes": '"' + ", ".join(f"{x['name']}: {x['sha256'][:12]}" for x in loras) + '"' if loras else None,
+        "Lora switches": _switches(params) or None,
         "Lora strengths": ", ".join(f"{x['strength']:g}" for x in loras) if loras else None,
         "Size policy": request.size,
         "Preset": request.preset,
@@ -63,6 +64,15 @@ def parameters_text(params: dict[str, Any]) -> str:
     }
     line = ", ".join(f"{key}: {value}" for key, value in pairs.items() if value is not None)
     return f"{request.prompt}\nNegative prompt: {request.negative_prompt}\n{line}"
+
+
+def _switches(params: dict[str, Any]) -> str:
+    """Return from which step on other versions counted, and which."""
+    told = []
+    for each in params.get("switches", ()):
+        loras = " + ".join(f"{x['name']}: {x['sha256'][:12]}" for x in each["loras"]) or "none"
+        told.append(f"from step {each['step']} {loras}")
+    return '"' + "; ".join(told) + '"' if told else ""
 
 
 def version_label(loras: list[dict[str, Any]]) -> str:

@@ -156,7 +156,7 @@ _Key = tuple[Path, tuple[int, ...], Target]
 _looked: dict[_Key, Report] = {}
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=10_000)
 def _report(path: Path, _stamp: tuple[int, ...], target: Target, look: bool) -> Report:
     report = examine(path, target, look=look)
     return replace(report, rows={}, metadata=_extract(report.metadata))  # a header may be megabytes

@@ -22,7 +22,7 @@ from realchar.errors import NotFound, RealCharError, StorageError
 from realchar.jobs.store import JobStore
 from realchar.machine import prepare_engine_process
 from realchar.runner import EngineRunner, Runner, Task
-from realchar.schema import Ended, Event, InEffect, Job, JobState, Saved, Step, Tick, event_json
+from realchar.schema import Degraded, Ended, Event, InEffect, Job, JobState, Saved, Step, Tick, event_json
 from realchar.settings import Settings
 
 if TYPE_CHECKING:
@@ -140,8 +140,16 @@ class Worker:
         elif event.error is not None:
             self._fail(task, event.error)
         elif task.saved is not None:
+            self._tell_too_late(task.job)
             self._done(task, task.saved)
         return False
+
+    def _tell_too_late(self, job: Job) -> None:
+        """Say that a switch of versions was asked for after the last step had begun."""
+        with suppress(StorageError):
+            if self.store.take_switch(job, self.name) is not None:
+                text = "the version was not switched: the last step had begun"
+                self._append(job, Degraded("switch", {}, text))
 
     def _fail(self, task: Task, error: Exception) -> None:
         if isinstance(error, RealCharError):

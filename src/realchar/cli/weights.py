@@ -9,10 +9,10 @@ from typing import Any
 
 from realchar.catalog import file_sha256, load_base
 from realchar.cli.names import path_argument, printable, say
-from realchar.errors import InvalidInput
+from realchar.errors import InvalidInput, RealCharError
 from realchar.lora import Report, Target, target_in
 from realchar.settings import Settings
-from realchar.versions import get_weights, info_of, list_versions, look_at, unread_files
+from realchar.versions import WeightsInfo, get_weights, info_of, list_versions, look_at, unread_files
 
 EXIT_CODES = {"accept": 0, "warn": 1, "reject": 2}
 
@@ -75,17 +75,36 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     target, folder = _against(args)
-    info = info_of(args.file) if args.file.exists() else get_weights(folder, str(args.file))
-    if info is None or not info.path.is_file():
-        raise InvalidInput("file", f"{str(args.file)!r} is no file; give a .safetensors file.", value=str(args.file))
+    try:
+        info = _file(args.file, folder)
+    except RealCharError as error:
+        if not args.json:
+            raise
+        say(json.dumps({**Report("reject", error.message, error.code).to_json(), "sha256": None}, indent=2))
+        return EXIT_CODES["reject"]
     version = look_at(info, folder, target)
     report = version.report
-    facts = {**version.to_json(), **report.to_json(), "sha256": file_sha256(info.path)}
+    facts = {**version.to_json(), **report.to_json(), "sha256": _sha256(info.path)}
     if args.json:
         say(json.dumps(facts, indent=2))
     else:
         say("\n".join(_lines(facts, report)))
     return EXIT_CODES[report.action]
+
+
+def _file(named: Path, folder: Path) -> WeightsInfo:
+    """Return the file of this path, or the version of this name. Raises InvalidInput, NotFound."""
+    info = info_of(named) if named.exists() else get_weights(folder, str(named))
+    if info is None or not info.path.is_file():
+        raise InvalidInput("file", f"{str(named)!r} is no file; give a .safetensors file.", value=str(named))
+    return info
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return file_sha256(path)
+    except OSError:
+        return None
 
 
 _MARKS = {"accept": "✔", "warn": "⚠", "reject": "✕"}

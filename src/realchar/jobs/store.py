@@ -90,8 +90,9 @@ class JobStore:
         """Give a waiting job other LoRA versions, or have its worker take them before the next step; False: it has ended."""
         refs = [asdict(ref) for ref in loras]
         with self._db.write() as db:
-            row = db.execute("SELECT state, request FROM jobs WHERE id=? AND owner=?", (job, owner)).fetchone()
-            if row is None or row["state"] not in ("queued", "running"):
+            sql = "SELECT state, request, cancelling FROM jobs WHERE id=? AND owner=?"
+            row = db.execute(sql, (job, owner)).fetchone()
+            if row is None or row["state"] not in ("queued", "running") or row["cancelling"]:
                 return False
             if row["state"] == "queued":
                 request = json.dumps(json.loads(row["request"]) | {"loras": refs})
@@ -227,6 +228,9 @@ class JobStore:
             error = {"code": "twice", "message": message, "args": {}}
         else:
             state = JobState.QUEUED
+        if row["switch"] and not state.ended:  # asked for, and not yet taken: it begins with these
+            request = json.dumps(json.loads(row["request"]) | {"loras": json.loads(row["switch"])})
+            db.execute("UPDATE jobs SET request=? WHERE seq=?", (request, row["seq"]))
         finished = self.now() if state.ended else None
         attempt = row["attempt"] if crashed else max(0, row["attempt"] - 1)
         db.execute(

@@ -22,6 +22,7 @@ from realchar.lora.values import FLOATS, Values, is_finite, size_of
 Action = Literal["accept", "warn", "reject"]
 BASE_KEYS = ("modelspec.architecture", "ss_base_model_version", "base_model", "base_model_name_or_path")
 LEAST, MOST = 1e-9, 1e6  # of what is added to a weight: less is lost in rounding, more was never trained
+OVERFLOWS = 1e30  # what no sum, and no picture, survives
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,9 @@ def _looked_at(report: Report, values: Values) -> Report:
         added = _bound(
             piece, {part: size_of(bits, report.rows[piece.keys[part]].dtype) for part, bits in largest.items()}
         )
+        if not added <= OVERFLOWS:
+            reason = f"overflows: up to {added:.0e} would be added to {piece.module!r}; download it again, or choose another."
+            raise Refused("lora_nan", reason)
         zeros += added < LEAST
         most = max(most, added)
     if most > MOST:
@@ -225,7 +229,9 @@ def _looked_at(report: Report, values: Values) -> Report:
 def _bound(piece: Piece, sizes: Mapping[str, float]) -> float:
     """Return a bound of what a piece adds to a number of its module, from the largest sizes of its factors."""
     if piece.keys.keys() & {"magnitude", "set", "set_b"}:
-        return 1.0  # whatever the factors are, the weight changes
+        return (
+            max(sizes[part] for part in ("magnitude", "set", "set_b") if part in sizes) or 1.0
+        )  # the weight changes anyway
     rank = piece.rank or 1
     if piece.kind == "lora":
         product = sizes["up"] * sizes["down"] * sizes.get("mid", 1.0) * rank ** (2 if "mid" in sizes else 1)

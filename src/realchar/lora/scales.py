@@ -45,11 +45,14 @@ def scales_of(file: Path, metadata: Mapping[str, str]) -> Scales:
         return _from_config(text, "its metadata")
     beside = file.with_name("adapter_config.json")
     try:
-        if beside.stat().st_size <= MOST_CONFIG_BYTES:
+        if beside.is_file() and beside.stat().st_size <= MOST_CONFIG_BYTES:
             return _from_config(beside.read_text(encoding="utf-8"), beside.name)
     except (OSError, ValueError):
         pass
-    alpha = _number(metadata.get("ss_network_alpha"))
+    told = metadata.get("ss_network_alpha")
+    alpha = _number(told)
+    if told not in (None, "None") and alpha is None:
+        return _unreadable("its metadata")
     return Scales(alpha, source="its metadata") if alpha else Scales()
 
 
@@ -57,6 +60,8 @@ def _from_config(text: str, source: str) -> Scales:
     try:
         config = _flat(json.loads(text))
         patterns = config.get("alpha_pattern") or {}
+        if config.get("lora_alpha") is not None and _number(config["lora_alpha"]) is None:
+            return _unreadable(source)
         return Scales(
             _number(config.get("lora_alpha")),
             {
@@ -64,11 +69,15 @@ def _from_config(text: str, source: str) -> Scales:
                 for end, value in patterns.items()
                 if (alpha := _number(value))
             },
-            bool(config.get("use_rslora", False)),
+            config.get("use_rslora") is True,
             source,
         )
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return Scales(said=(f"has a scale in {source} that can't be read, left aside.",))
+        return _unreadable(source)
+
+
+def _unreadable(source: str) -> Scales:
+    return Scales(said=(f"has a scale in {source} that can't be read, left aside.",))
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +88,8 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
 
 def _number(value: object) -> float | None:
     """Return a finite number, also one that is written as text, or None."""
+    if isinstance(value, bool):
+        return None
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
