@@ -241,7 +241,7 @@
     sending = true;
     try {
       const job = await send();
-      jobs.set(job.id, job);
+      merge(job);
       if (card) cards.set(job.id, card);
       look(job.id);
       if (matchMedia("(max-width: 720px)").matches) one(parts.stage, "h2").scrollIntoView({ block: "start" });
@@ -276,8 +276,9 @@
   function merge(job) {
     const known = jobs.get(job.id);
     // An answer that was on its way can be older than what the live line said meanwhile.
-    if (known && ended(known) && !ended(job) && job.attempt <= known.attempt) return;
-    jobs.set(job.id, { ...known, ...job });
+    const rank = (each) => (ended(each) ? 2 : each.state === "running" ? 1 : 0);
+    const older = known && (job.attempt < known.attempt || (job.attempt === known.attempt && rank(job) < rank(known)));
+    jobs.set(job.id, older ? { ...job, ...known } : { ...known, ...job });
   }
 
   // ---- picture: drop, paste, choose, examples; the card of what the model will see
@@ -868,7 +869,7 @@
       const job = await api("GET", `/api/jobs/${id}`);
       if (job.card) cards.set(id, job.card);
       delete job.card;
-      jobs.set(id, { ...jobs.get(id), ...job });
+      merge(job);
       if (job.state === "done" && id === state.focus) announce(T["res.done"]);
       render();
     } catch { /* the next hello brings it */ }
