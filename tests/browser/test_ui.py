@@ -728,10 +728,10 @@ def test_what_is_typed_while_the_page_opens_stands(browser: Browser, url: str) -
 
 
 @pytest.mark.slow
-def test_eight_tabs_are_all_alive(browser: Browser, url: str) -> None:
+def test_seven_tabs_are_all_alive(browser: Browser, url: str) -> None:
     context = browser.new_context(viewport=DESKTOP)
     hide = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => true});"
-    for number in range(1, 9):
+    for number in range(1, 8):
         page = context.new_page()
         load(page, url)
         # Headless tabs all count as seen: say otherwise, as a browser would of those behind.
