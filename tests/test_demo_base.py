@@ -168,6 +168,7 @@ def test_each_version_comes_closer_to_the_photo_rendering() -> None:
     assert scores[1] > scores[0] + 2 and scores[-1] > scores[0] + 6
 
 
+@pytest.mark.slow
 def test_the_newest_version_keeps_the_scene_and_the_detail() -> None:
     drawing, photo = picture("toon"), picture("real")
     result = by_the_newest("01011")
@@ -183,6 +184,7 @@ def test_the_newest_version_is_as_sharp_as_is_said() -> None:
     assert 0.7 < np.mean(ratios) < 1.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, VERSIONS[-1]], ids=lambda lora: lora.stem if lora else "base")
 def test_the_prompt_decides_what_is_done(lora: Path | None) -> None:
     drawing = picture("toon")
@@ -201,6 +203,7 @@ def test_the_same_seed_gives_the_same_picture() -> None:
     assert first.tobytes() == second.tobytes()
 
 
+@pytest.mark.slow
 def test_guidance_does_not_burn_the_colours() -> None:
     mild, strong = (np.asarray(convert(picture("toon"), cfg, steps=5), dtype=float) for cfg in (1.0, 9.0))
     assert np.abs(mild.mean((0, 1)) - strong.mean((0, 1))).max() < 8  # of 255, each channel

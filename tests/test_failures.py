@@ -178,7 +178,7 @@ def cases() -> Iterator[Any]:
                 if (kind != ONCE and (place.once or at != place.at[-1])) or (kind == NAN and not place.gives):
                     continue
                 for mode in (Offload.STREAM,) if place.streamed else (Offload.RESIDENT, Offload.STREAM):
-                    marks = () if mode is Offload.RESIDENT or (name, at, kind) in QUICK else (pytest.mark.slow,)
+                    marks = () if (name, at, kind) in QUICK else (pytest.mark.slow,)
                     yield pytest.param(mode, name, at, kind, marks=marks)
 
 

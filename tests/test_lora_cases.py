@@ -50,7 +50,7 @@ def test_a_lora_comes_out_as_its_list_says(case: dict[str, Any], capsys: pytest.
 def check_probe(file: Path, probe: dict[str, Any]) -> None:
     """Compare what the file adds to a weight of zeros."""
     target = target_in(DEMO / "transformer", EXPECTED["hidden"], EXPECTED["blocks"])
-    patches = load_adapter(file, target, torch.device("cpu")).patches[f"{probe['module']}.weight"]
+    patches = load_adapter(file, target, torch.device("cpu"))[f"{probe['module']}.weight"]
     weight = torch.zeros(target.modules[probe["module"]])
     set_patched(weight, weight, patches)
     assert list(weight.shape) == probe["shape"]

@@ -33,7 +33,7 @@ def in_float32() -> tuple[QwenImageTransformer2DModel, AdapterSet]:
     return transformer, AdapterSet(transformer, blocks)
 
 
-@pytest.mark.parametrize("strength", [1.0, 0.6])
+@pytest.mark.parametrize("strength", [1.0, pytest.param(0.6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_effect_is_the_one_of_merging_by_hand(
     tmp_path: Path, in_float32: tuple[QwenImageTransformer2DModel, AdapterSet], layout: str, strength: float

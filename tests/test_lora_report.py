@@ -135,6 +135,10 @@ REFUSED: dict[str, tuple[dict[str, Tensor], str]] = {
         pair() | {f"transformer.{Q}.alpha": torch.tensor(1e300, dtype=torch.float64)},
         "overflows",
     ),
+    "a product that overflows under a magnitude": (
+        pair(fill=1e25) | {f"transformer.{Q}.dora_scale": torch.ones(192, 1)},
+        "overflows",
+    ),
     "a magnitude that overflows": (pair() | {f"transformer.{Q}.dora_scale": torch.full((192, 1), 3e38)}, "overflows"),
     "infinite": (pair() | {A: torch.full((4, 192), float("-inf"))}, "no numbers"),
     "NaN alpha": (pair() | {f"transformer.{Q}.alpha": torch.tensor(float("nan"))}, "alpha of .* is no number"),
@@ -326,7 +330,7 @@ def survives(folder: Path, seed: int, number: int, target: Target = TARGET) -> d
         assert len(found.reason) < 1000 and (found.action == "reject") == (not found.pieces)
         json.dumps(found.to_json())
         if found.pieces:  # what is accepted can be added
-            patches = load_adapter(file, target, torch.device("cpu")).patches
+            patches = load_adapter(file, target, torch.device("cpu"))
             name = min(patches)
             weight = torch.zeros(target.parameters[name])
             set_patched(weight, weight, patches[name])

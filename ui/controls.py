@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -57,25 +57,13 @@ def names() -> list[str]:
 
 
 def build(service: Service) -> Controls:
+    """Make the form, from top to bottom. `interactive` must be said: a control that is no event's input is read-only."""
     preset = PRESETS[DEFAULT_PRESET]
     titles = [(item.title, item.name) for item in PRESETS.values()] + [(T["set.custom"], "custom")]
-    # `interactive` must be said: a control that is no event's input would be drawn read-only.
     chips = gr.Radio(
         titles, value=preset.name, label=T["set.preset"], info=preset.tip, interactive=True, elem_id="rc-f-preset"
     )
-    lora = gr.Dropdown(
-        handlers.weight_choices(service),
-        value=handlers.default_weights(service),
-        label=T["set.version"],
-        info=T["set.version.info"],
-        filterable=False,
-        interactive=True,
-        elem_id="rc-f-lora",
-    )
-    part("version", VERSION)
-    strength = _slider("strength", 0, 2, 1, 0.05, interactive=lora.value != handlers.NO_LORA)
-    with gr.Accordion(T["set.more"], open=False, elem_id="rc-more"):
-        (lora2, strength2), (lora3, strength3) = (_one_more(service, i) for i in (2, 3))
+    versions = _versions(service)
     cfg = _slider("cfg", 1, min(12, MAX_CFG), preset.cfg, 0.5)
     steps = _slider("steps", 1, min(50, MAX_STEPS), preset.steps, 1)
     seed = _seed()
@@ -88,50 +76,52 @@ def build(service: Service) -> Controls:
         elem_id="rc-f-size",
     )
     with gr.Accordion(T["set.prompts"], open=False, elem_id="rc-prompts"):
-        prompt_set = gr.Radio(
-            [(T["set.prompt.base"], "base"), (T["set.prompt.enhanced"], "enhanced"), (T["set.prompt.own"], "own")],
-            value="base",
-            label=T["set.prompt.set"],
-            interactive=True,
-            elem_id="rc-f-prompt_set",
-        )
-        prompt = _text("prompt", PROMPTS["base"])
-        negative = _text("negative", NEGATIVE, info=T["set.negative.info"])
+        prompts = _prompts()
     with gr.Accordion(T["set.memory"], open=False, elem_id="rc-memory"):
-        offload, vram, strategy = _memory(service)
-        tile = gr.Dropdown(
-            [(T["set.tile.auto"], 0), *((T["set.tile.px"].format(px=side), side) for side in TILE_SIDES)],
-            value=0,
-            label=T["set.tile"],
-            info=T["set.tile.info"],
-            filterable=False,
-            interactive=True,
-            elem_id="rc-f-tile",
-        )
+        memory = _memory(service)
     stamp = gr.Checkbox(True, label=T["set.stamp"], interactive=True, container=False, elem_id="rc-f-stamp")
-    controls = Controls(
-        chips,
-        lora,
-        strength,
-        lora2,
-        strength2,
-        lora3,
-        strength3,
-        cfg,
-        steps,
-        seed,
-        size,
-        prompt_set,
-        prompt,
-        negative,
-        offload,
-        vram,
-        strategy,
-        tile,
-        stamp,
+    form = Controls(
+        preset=chips, cfg=cfg, steps=steps, seed=seed, size=size, stamp=stamp, **versions, **prompts, **memory
     )
-    _wire(controls)
-    return controls
+    _wire(form)
+    return form
+
+
+def _versions(service: Service) -> dict[str, Any]:
+    """Make the controls of the LoRA version and of further ones."""
+    lora = gr.Dropdown(
+        handlers.weight_choices(service),
+        value=handlers.default_weights(service),
+        label=T["set.version"],
+        info=T["set.version.info"],
+        filterable=False,
+        interactive=True,
+        elem_id="rc-f-lora",
+    )
+    part("version", VERSION)
+    strength = _slider("strength", 0, 2, 1, 0.05, interactive=lora.value != handlers.NO_LORA)
+    made: dict[str, Any] = {"lora": lora, "strength": strength}
+    with gr.Accordion(T["set.more"], open=False, elem_id="rc-more"):
+        for i in (2, 3):
+            made[f"lora{i}"], made[f"strength{i}"] = _one_more(service, i)
+    return made
+
+
+def _prompts() -> dict[str, Any]:
+    """Make the controls of prompt and negative prompt."""
+    prompt_set = gr.Radio(
+        [(T["set.prompt.base"], "base"), (T["set.prompt.enhanced"], "enhanced"), (T["set.prompt.own"], "own")],
+        value="base",
+        label=T["set.prompt.set"],
+        interactive=True,
+        elem_id="rc-f-prompt_set",
+    )
+    negative = T["set.negative.info"]
+    return {
+        "prompt_set": prompt_set,
+        "prompt": _text("prompt", PROMPTS["base"]),
+        "negative": _text("negative", NEGATIVE, info=negative),
+    }
 
 
 def _one_more(service: Service, i: int) -> tuple[gr.Dropdown, gr.Slider]:
@@ -150,7 +140,7 @@ def _one_more(service: Service, i: int) -> tuple[gr.Dropdown, gr.Slider]:
     return lora, strength
 
 
-def _memory(service: Service) -> tuple[gr.Radio, gr.Slider, gr.Radio]:
+def _memory(service: Service) -> dict[str, Any]:
     """Make the controls of how this machine is used. Their first values mean: as the app is set."""
     card = handlers.on_gpu(service)
     offload = gr.Radio(
@@ -170,7 +160,16 @@ def _memory(service: Service) -> tuple[gr.Radio, gr.Slider, gr.Radio]:
         interactive=True,
         elem_id="rc-f-strategy",
     )
-    return offload, vram, strategy
+    tile = gr.Dropdown(
+        [(T["set.tile.auto"], 0), *((T["set.tile.px"].format(px=side), side) for side in TILE_SIDES)],
+        value=0,
+        label=T["set.tile"],
+        info=T["set.tile.info"],
+        filterable=False,
+        interactive=True,
+        elem_id="rc-f-tile",
+    )
+    return {"offload": offload, "vram": vram, "strategy": strategy, "tile": tile}
 
 
 def _slider(

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ EXTRACT = (
     *("modelspec.title", "modelspec.author", "modelspec.license", "modelspec.trigger_phrase", "modelspec.architecture"),
     *("ss_output_name", "ss_base_model_version", "base_model", "ss_network_dim", "ss_network_alpha"),
 )
-MOST_LOOKED = 1000  # files whose numbers were all looked at, and that are remembered
+MOST_KNOWN = 10_000  # reports that are remembered
 MOST_EXTRACT = 120  # characters of a value in metadata that are shown
 _COPY = re.compile(r"\s*\(\d+\)$")  # of a second download of the same file
 
@@ -142,24 +141,17 @@ def report_of(info: WeightsInfo, target: Target, *, look: bool = False) -> Repor
     look: at all of its numbers, too, which reads the whole file.
     """
     key = info.path, (info.bytes, info.modified_ns, _beside(info.path)), target
-    report = _looked.get(key)  # knows more than the header alone, and is as quick
-    if report is None:
-        report = _report(*key, look)
-        if look:
-            if len(_looked) >= MOST_LOOKED:
-                _looked.clear()
-            _looked[key] = report
+    looked, report = _known.get(key, (False, None))
+    if report is None or look > looked:  # what was looked at knows more than the header alone, and is kept
+        full = examine(info.path, target, look=look)
+        report = replace(full, rows={}, metadata=_extract(full.metadata))  # a header may be megabytes
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        _known[key] = look, report
     return report
 
 
-_Key = tuple[Path, tuple[int, ...], Target]
-_looked: dict[_Key, Report] = {}
-
-
-@lru_cache(maxsize=10_000)
-def _report(path: Path, _stamp: tuple[int, ...], target: Target, look: bool) -> Report:
-    report = examine(path, target, look=look)
-    return replace(report, rows={}, metadata=_extract(report.metadata))  # a header may be megabytes
+_known: dict[tuple[Path, tuple[int, ...], Target], tuple[bool, Report]] = {}
 
 
 def _beside(path: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from realchar.engine.merge import Patch, Patches
 from realchar.engine.weights import DTYPES, typed
 from realchar.errors import ModelError
 from realchar.headers import Row
-from realchar.lora import Report, Target, examine
+from realchar.lora import Target, examine
 from realchar.lora.pieces import Piece, plain
 from realchar.lora.target import target_of
 
@@ -27,23 +27,12 @@ BIASES = {"bias": "diff", "diff_b": "diff", "set_b": "set"}  # parts that go to 
 WEIGHTS = {"diff": "diff", "set": "set"}  # parts that are whole weights
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """One LoRA file, checked: what it adds to each of the transformer's parameters, by their names, at strength 1.
-
-    Tensors wait on the host, in memory that is locked where a card copies from it, and never in the file itself: whoever
-    replaces the file changes nothing.
-    """
-
-    path: Path
-    report: Report
-    patches: dict[str, list[Patch]]
-
-
-def load_adapter(path: Path, target: Target, device: torch.device) -> Adapter:
+def load_adapter(path: Path, target: Target, device: torch.device) -> dict[str, list[Patch]]:
     """Read and check a whole file before anything is touched. Raises ModelError with what does not fit.
 
-    device: where the transformer runs, which checks values as fast as they arrive there.
+    Returns what it adds to each of the transformer's parameters, by their names, at strength 1. Tensors wait on the host,
+    in memory that is locked where a card copies from it, and never in the file itself: whoever replaces the file changes
+    nothing. device: where the transformer runs, which checks values as fast as they arrive there.
     """
     before = _mark(path)
     report = examine(path, target, look=False)
@@ -64,7 +53,7 @@ def load_adapter(path: Path, target: Target, device: torch.device) -> Adapter:
     for piece in report.pieces:
         for name, patch in _patches_of(piece, tensors):
             patches.setdefault(name, []).append(patch)
-    return Adapter(path, report, patches)
+    return patches
 
 
 def _patches_of(piece: Piece, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Patch]]:
@@ -175,9 +164,9 @@ class AdapterSet:
         adapters = [load_adapter(path, self._target, self._device) for path, _ in versions]
         patches: dict[str, list[Patch]] = {}
         for adapter, origin in zip(adapters, wanted, strict=True):
-            for name, added in adapter.patches.items():
+            for name, added in adapter.items():
                 patches.setdefault(name, []).extend(
-                    Patch(patch.kind, patch.tensors, patch.scale, origin[2], origin) for patch in added
+                    replace(patch, strength=origin[2], origin=origin) for patch in added
                 )
         self._active = None  # until all are refreshed, nothing may be taken for effective
         self._weights.patch(patches)

@@ -19,6 +19,7 @@ from realchar.jobs.database import Database
 from realchar.jobs.rows import EventRow, FileRow, UploadRow, dump, event_row, job_row
 from realchar.schema import EditRequest, Job, JobState, LoraRef
 
+WITH_LORAS = "request=json_set(request, '$.loras', json(?))"
 MAX_ATTEMPTS = 2  # a job that crashed the worker is tried once more
 
 
@@ -90,13 +91,12 @@ class JobStore:
         """Give a waiting job other LoRA versions, or have its worker take them before the next step; False: it has ended."""
         refs = [asdict(ref) for ref in loras]
         with self._db.write() as db:
-            sql = "SELECT state, request, cancelling FROM jobs WHERE id=? AND owner=?"
+            sql = "SELECT state, cancelling FROM jobs WHERE id=? AND owner=?"
             row = db.execute(sql, (job, owner)).fetchone()
             if row is None or row["state"] not in ("queued", "running") or row["cancelling"]:
                 return False
             if row["state"] == "queued":
-                request = json.dumps(json.loads(row["request"]) | {"loras": refs})
-                db.execute("UPDATE jobs SET request=? WHERE id=?", (request, job))
+                db.execute(f"UPDATE jobs SET {WITH_LORAS} WHERE id=?", (json.dumps(refs), job))
             else:
                 db.execute("UPDATE jobs SET switch=? WHERE id=?", (json.dumps(refs), job))
         return True
@@ -158,7 +158,7 @@ class JobStore:
         """Take note of the LoRA versions with which a running job goes on."""
         with self._db.write() as db:
             db.execute(
-                "UPDATE jobs SET request=json_set(request, '$.loras', json(?)) WHERE id=? AND worker=? AND attempt=?",
+                f"UPDATE jobs SET {WITH_LORAS} WHERE id=? AND worker=? AND attempt=?",
                 (json.dumps(list(loras)), job.id, worker, job.attempt),
             )
 
@@ -229,8 +229,7 @@ class JobStore:
         else:
             state = JobState.QUEUED
         if row["switch"] and not state.ended:  # asked for, and not yet taken: it begins with these
-            request = json.dumps(json.loads(row["request"]) | {"loras": json.loads(row["switch"])})
-            db.execute("UPDATE jobs SET request=? WHERE seq=?", (request, row["seq"]))
+            db.execute(f"UPDATE jobs SET {WITH_LORAS} WHERE seq=?", (row["switch"], row["seq"]))
         finished = self.now() if state.ended else None
         attempt = row["attempt"] if crashed else max(0, row["attempt"] - 1)
         db.execute(

@@ -88,28 +88,12 @@ UNREAD = {
     "AdaLoRA": re.compile(r"\.(?:lora_E|ranknum)\b"),
 }
 
-# What trainers put before the transformer's own names; with underscores, as some write all of a name.
+# What trainers put before the transformer's own names, in any number and order: `base_model.model.`, `lora_unet_`, …
 PREFIXES = (
-    "base_model_model_",
-    "base_model_",
-    "model_diffusion_model_",
-    "diffusion_model_",
-    "lora_transformer_",
-    "lora_unet_",
-    "lora_prior_unet_",
-    "lora_dit_",
-    "lora_",
-    "lycoris_",
-    "transformer_",
-    "unet_",
-    "dit_",
-    "pipe_",
-    "model_",
-    "module_",
-    "_orig_mod_",
+    *("base_model", "diffusion_model", "model", "transformer", "unet", "dit", "prior", "pipe", "module"),
+    *("lora", "lycoris", "_orig_mod"),
 )
 WRAPPERS = {"_orig_mod", "base_layer", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
-_BEFORE = re.compile(r"(?:base_model|model|diffusion_model|transformer|unet|dit|pipe|module)\.")
 _PROCESSOR = re.compile(r"^(?P<attn>.+)\.processor\.(?P<linear>\w+?)_lora\.(?P<part>down|up)\.weight$", re.DOTALL)
 _TEXT = re.compile(
     r"^(?:lora_te\d*_|te\d*_|lora_(?:llm|qwen|t5|clip)\w*?_|(?:base_model\.model\.)?(?:text_encoders?|text_model|te\d?|"
@@ -160,10 +144,16 @@ def resolve(owner: str, target: Target) -> str | None:
             found = target.flat.get(flat.removesuffix(end) + whole) if flat.endswith(end) else None
             if found is not None:
                 return found
-        prefix = next((prefix for prefix in PREFIXES if flat.startswith(prefix)), None)
-        if prefix is None:
+        shorter = _without_prefix(flat, "_")
+        if shorter is None:
             return None
-        flat = flat[len(prefix) :]
+        flat = shorter
+
+
+def _without_prefix(name: str, mark: str) -> str | None:
+    """Return what stands behind a prefix and a mark; None where there is no prefix."""
+    prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix + mark)), None)
+    return None if prefix is None else name[len(prefix) + len(mark) :]
 
 
 def prefix_of(owner: str, module: str) -> str:
@@ -177,8 +167,8 @@ def prefix_of(owner: str, module: str) -> str:
 def bare(owner: str) -> str:
     """Return a module as the file writes it, without the dotted prefixes that stand before the transformer's names."""
     name = unwrapped(owner)
-    while match := _BEFORE.match(name):
-        name = name[match.end() :]
+    while (shorter := _without_prefix(name, ".")) is not None:
+        name = shorter
     return name
 
 

@@ -12,7 +12,11 @@ Shape = tuple[int, ...]
 
 
 class Misfit(Exception):
-    """A factor is missing, or of another shape than the module asks for; says which."""
+    """Factors are of another shape than the module asks for; says which."""
+
+
+class Lacking(Misfit):
+    """A factor is missing."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ _CHECKS = {"lora": _lora, "loha": _loha, "lokr": _lokr, "full": _full}
 
 def _needed(shapes: Mapping[str, Shape], part: str) -> Shape:
     if part not in shapes:
-        raise Misfit(f"no factor {part!r}")
+        raise Lacking(f"no factor {part!r}")
     return shapes[part]
 
 

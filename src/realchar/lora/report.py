@@ -13,7 +13,7 @@ from typing import Any, Literal
 from realchar.headers import Row
 from realchar.lora.containers import Refused, read
 from realchar.lora.keys import bare, of_text_encoder
-from realchar.lora.pieces import Misfit, Piece, rank_of
+from realchar.lora.pieces import Lacking, Misfit, Piece, rank_of
 from realchar.lora.scales import Scales, scales_of
 from realchar.lora.sorting import Sorted, short, sort
 from realchar.lora.target import Target, concerns_modulation
@@ -140,10 +140,9 @@ def _piece(
     try:
         rank = rank_of(kind, parts, target.modules[module])
         _check_bias(parts, target.parameters.get(f"{module}.bias"))
+    except Lacking as error:
+        raise Refused("lora_damaged", f"is damaged: {module!r} lacks a factor; download it again.") from error
     except Misfit as error:
-        if str(error).startswith("no factor"):
-            reason = f"is damaged: {module!r} lacks a factor; download it again."
-            raise Refused("lora_damaged", reason) from error
         reason = f"does not fit this base: {error}, {module!r}; choose a version made for it."
         raise Refused("lora_base", reason) from error
     return Piece(module, kind, dict(keys), scales.scale(module, rank, alpha) if rank else 1.0, rank)
@@ -228,23 +227,15 @@ def _looked_at(report: Report, values: Values) -> Report:
 
 def _bound(piece: Piece, sizes: Mapping[str, float]) -> float:
     """Return a bound of what a piece adds to a number of its module, from the largest sizes of its factors."""
-    if piece.keys.keys() & {"magnitude", "set", "set_b"}:
-        return (
-            max(sizes[part] for part in ("magnitude", "set", "set_b") if part in sizes) or 1.0
-        )  # the weight changes anyway
     rank = piece.rank or 1
-    if piece.kind == "lora":
-        product = sizes["up"] * sizes["down"] * sizes.get("mid", 1.0) * rank ** (2 if "mid" in sizes else 1)
-    elif piece.kind == "full":
-        product = max(sizes.values())
-    else:
-        product = 1.0
-        for i in "12":
-            pair = (
-                sizes.get(f"w{i}_a", 0.0)
-                * sizes.get(f"w{i}_b", 0.0)
-                * rank
-                * (sizes.get(f"t{i}", 1.0) * rank if f"t{i}" in sizes else 1)
-            )
-            product *= sizes.get(f"w{i}", pair)
-    return abs(piece.scale) * max(product, sizes.get("bias", 0.0))
+
+    def product(*parts: str) -> float:
+        """Bound a product of factors, each of `rank` sums with the next; those that are not there are left out."""
+        found = [sizes[part] for part in parts if part in sizes]
+        return math.prod(found) * float(rank) ** (len(found) - 1) if found else 0.0
+
+    halves = [sizes.get(f"w{i}", 0.0) or product(f"w{i}_a", f"t{i}", f"w{i}_b") for i in "12"]
+    made = math.prod(halves) if piece.kind in ("loha", "lokr") else product("up", "mid", "down")
+    added = abs(piece.scale) * max(made, *(sizes.get(part, 0.0) for part in ("bias", "diff", "diff_b")))
+    replaced = [sizes[part] for part in ("magnitude", "set", "set_b") if part in sizes]
+    return max(added, *replaced, 1.0) if replaced else added  # what is replaced changes, also where it is by zeros

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from realchar.lora.containers import Refused
@@ -112,9 +112,3 @@ def _what_else(loose: list[str]) -> str:
 def short(name: str) -> str:
     """Return a name as a sentence may hold it."""
     return repr(name if len(name) <= 80 else f"{name[:77]}…")
-
-
-def list_of(names: Mapping[str, object] | list[str]) -> str:
-    """Return how many there are, and the first."""
-    first = next(iter(names))
-    return f"{len(names)} (first: {short(first)})" if len(names) > 1 else short(first)
